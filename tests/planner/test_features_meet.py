@@ -25,11 +25,11 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
-from queuectl.domain.workload import Duration, Workload
+from queuectl.domain.workload import Duration, Growth, Workload
 from queuectl.planner import plan
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.preempt.cost import costs, sizes_of
-from queuectl.planner.verify import verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.backfill_clock import job, line
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.test_advance import reserved
@@ -342,6 +342,44 @@ def test_pods_of_an_elastic_gang_share_its_resource_claim() -> None:
     other = replace(gang("other", podset(gpu=8)), claims=("dataset",))
     made = planned(cluster(2, [other], [holding(gangs[0], {"n0": 1})]))
     assert started(made) == []
+
+
+def in_rack(uid: str, rank: int | None = None) -> Workload:
+    """An elastic gang of one pod that requires one rack, or a pod of it that can be added in rack r."""
+    selects = {"rack": "r"} if rank is not None else None
+    found = gang(uid, podset("w", gpu=8, required="rack", select=selects))
+    return found if rank is None else replace(found, growth=Growth("train", rank))
+
+
+def test_a_gang_is_repaired_in_the_domain_of_the_pods_that_were_added_to_it() -> None:
+    lost = holding(in_rack("train"), {"n0": 1}, lost=(("w", "n0", 1),))
+    added = holding(in_rack("train.001", 1), {"n1": 1})
+    down, full, free = node("n0", "r", gpu=8, ready=False), node("n1", "r", gpu=8), node("n2", "s", gpu=8)
+    snapshot = world([down, full, free], [], [lost, added])
+    made = planned(snapshot)
+    assert [one.uid for one in made.evicted] == ["train"]
+    alone = world([down, full, free], [], [lost])
+    without = planned(alone)
+    assert started(without) == ["train"]
+    elsewhere = replace(without.admitted[0], placement=placed(in_rack("train"), {"n2": 1}))
+    wrong = replace(without, admitted=(elsewhere,))
+    assert {v.rule for v in verify(snapshot, wrong)} == {PlanRule.TOPOLOGY}
+    made = planned(world([down, full, free, node("n3", "r", gpu=8)], [], [lost, added]))
+    assert made.admitted[0].placement.podsets[0].nodes == (("n3", 1),)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_no_pod_is_placed_for_a_gang_before_its_lost_pods_are(runs: bool) -> None:
+    """Its repair decides on the domain."""
+    lost = holding(in_rack("train"), {"n0": 1}, lost=(("w", "n0", 1),))
+    second = in_rack("train.001", 1)
+    admitted = [lost, *([holding(second, {"n1": 1}, lost=(("w", "n1", 1),))] if runs else [])]
+    down = [node(name, "r", gpu=8, ready=False) for name in ("n0", "n1")]
+    nodes = [*down, node("n2", "r", gpu=8), *(node(f"n{n}", "s", gpu=8) for n in (3, 4))]
+    made = planned(world(nodes, [] if runs else [second], admitted))
+    assert started(made) == ["train"]
+    assert made.evicted == ()
+    assert reasons(made) == ({} if runs else {"train.001": Code.WAITING_IN_ORDER})
 
 
 def test_a_pod_that_waits_to_be_added_stops_no_migration() -> None:

@@ -81,7 +81,7 @@ class ElasticRanks:
     """The pods of elastic gangs that a cycle has decided and that do not start.
 
     Attributes:
-        refused: by uid of an elastic gang, the pod of the lowest rank that is not added to it.
+        refused: by uid of an elastic gang, the pod of the lowest rank that is not added to it, or the gang itself while it is broken.
         held: by uid of an elastic gang, the pod of the lowest rank that is held for its admission checks.
     """
 
@@ -160,10 +160,11 @@ class AdmissionCycle:
     moved: set[str] = field(default_factory=set)
     considered: int = 0
     planned: PlannedStarts = field(init=False)
-    ranks: ElasticRanks = field(default_factory=ElasticRanks)
+    ranks: ElasticRanks = field(init=False)
     without_repairs: WeakMethod[Callable[[Candidate, Refuted], Outcome]] | None = None
 
     def __post_init__(self) -> None:
+        self.ranks = ElasticRanks({g.workload.uid: g.workload for g in self.problem.usage.broken})
         self.limits = GangLimits(self.problem.snapshot, self.leases.holds)
         self.planned = PlannedStarts(self.state, self.solver, self.limits.claims)
         chooser = FlavorChooser(self.problem, self.state, self.solver, planned=self.planned)
@@ -299,7 +300,7 @@ class AdmissionCycle:
             held = held if self.classes.candidate(pending, queue).ready else None
         lower = refused or held
         if lower is not None:
-            self._refuse_with_lease(pending, after_rank(lower.ref), keeps=refused is None)
+            self._refuse_with_lease(pending, after_rank(lower), keeps=refused is None)
         return lower is not None
 
     def _refuse_with_lease(self, pending: Pending, why: Reason, *, keeps: bool) -> None:
