@@ -22,7 +22,7 @@ from queuectl.domain.queues import (
     QueueingStrategy,
     WithinClusterQueue,
 )
-from queuectl.domain.reasons import Code
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import FairStrategy
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import Duration, Growth, Workload
@@ -302,6 +302,26 @@ def test_a_lease_on_a_lost_node_takes_nothing_of_a_limit(leased: bool, limit: st
     nodes = [node("n0", gpu=4, ready=False), node("n1", gpu=4)]
     pending: list[Workload | Pending] = [first, Pending(second, lease=lease if leased else None)]
     assert started(planned(world(nodes, pending, [], rule))) == ["first"]
+
+
+@pytest.mark.parametrize("strategy", list(QueueingStrategy))
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_gang_that_migrates_keeps_its_new_place_until_its_pods_are_created_again(
+    strategy: QueueingStrategy, returns: bool
+) -> None:
+    """For a while: an index of an array, for example."""
+    index = gang("index", podset(gpu=4))
+    lease = CapacityLease(placed(index, {"n0": 1}), (), NOW - 10, NOW + 500)
+    why = Reason(Code.WAITING_FOR_PODS, "its pod does not exist")
+    until = NOW + 50 if returns else None
+    waits = Pending(index, lease=lease, blocked=why, returns_by=until)
+    for priority in (0, 1):
+        other = gang("other", podset(gpu=4), priority=priority, queued_at=5.0)
+        made = planned(world([node("n0", gpu=4)], [other, waits], [], queue(strategy=strategy)))
+        kept = returns and not (priority and strategy is STRICT)
+        assert started(made) == ([] if kept else ["other"])
+        (refusal,) = [one for one in made.pending if one.uid == "index"]
+        assert (refusal.lease, refusal.reasons) == (lease if kept else None, (why,))
 
 
 # ---- Elastic gangs

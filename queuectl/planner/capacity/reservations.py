@@ -201,8 +201,11 @@ def valid_leases(problem: Problem, state: CycleState, in_order: Iterable[Pending
     leased = [pending for pending in in_order if pending.lease is not None]
     for pending in sorted([*leased, *_migrating(problem)], key=lambda p: place(p.workload)):
         lease = pending.lease
-        if lease is None or lease.expires_at <= problem.snapshot.now:
+        now = problem.snapshot.now
+        if lease is None or lease.expires_at <= now:
             continue
+        if pending.returns(now):
+            pending = replace(pending, blocked=None)  # it keeps its place until its pods exist
         if inadmissible(problem.snapshot, pending) is not None:
             continue
         held = _read(problem, pending, lease)

@@ -206,12 +206,13 @@ class AdmissionCycle:
         reason = inadmissible(self.problem.snapshot, pending)
         if reason is None and self.solver.stop.stopped:
             reason = _NOT_YET
+        uid = pending.workload.uid
         if reason is not None:
             if pending.returns(self.problem.snapshot.now):
                 self._keep_place(pending)
-            self._refuse(pending, (reason,), lease=pending.lease if reason is _NOT_YET else None)
+            keeps = reason is _NOT_YET or self.leases.holds(uid)
+            self._refuse(pending, (reason,), lease=pending.lease if keeps else None)
             return
-        uid = pending.workload.uid
         if self._after_lower_rank(pending):
             return
         queue = self.problem.snapshot.queue_of(pending.workload)
@@ -326,7 +327,10 @@ class AdmissionCycle:
         """Hold back the gangs behind a blocked one. Blocked gangs are considered before all others."""
         queue = self.problem.snapshot.queue_of(pending.workload)
         flavors = self.classes.of(pending, queue).flavors
-        self.heads.keep_place(pending.workload, flavors, leased=False)
+        leased = self.leases.holds(pending.workload.uid)
+        if leased:
+            self.limits.claims.take(pending.workload)
+        self.heads.keep_place(pending.workload, flavors, leased=leased)
 
     # Order.
 
@@ -395,6 +399,8 @@ class AdmissionCycle:
         for uid in uids:
             self.leases.give_up(uid)
             self.limits.give_up(uid)
+            if uid in self.refused:  # a blocked gang, which was considered before
+                self.refused[uid] = replace(self.refused[uid], lease=None)
         if uids:
             self.classes.forget_refusals()
 
