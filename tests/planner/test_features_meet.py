@@ -402,6 +402,24 @@ def test_no_pod_is_placed_for_a_gang_before_its_lost_pods_are(runs: bool) -> Non
     assert reasons(made) == ({} if runs else {"train.001": Code.WAITING_IN_ORDER})
 
 
+@pytest.mark.parametrize("added", [False, True])
+def test_a_planned_start_waits_for_a_resource_claim_until_the_elastic_gang_ends(
+    added: bool,
+) -> None:
+    """Its added pods end with it, whatever their own length is."""
+
+    def sharing(workload: Workload) -> Workload:
+        return replace(workload, claims=("dataset",))
+
+    holder = running(sharing(job("holder", 1, 200)), "n0", ends=100)
+    pod = sharing(replace(job("holder.001", 1, 200), growth=Growth("holder", 1)))
+    waiting = sharing(job("waiting", 1, 500, queued_at=5))
+    admitted = [holder, *([running(pod, "n1", ends=150)] if added else [])]
+    made = planned(world(machines(3), [waiting, *([] if added else [pod])], admitted, line()))
+    assert starts(made) == {"waiting": 100}
+    assert started(made) == ([] if added else ["holder.001"])
+
+
 def test_a_pod_that_waits_to_be_added_stops_no_migration() -> None:
     rule = moving(strategy=STRICT)
     small = [
