@@ -18,13 +18,14 @@ from queuectl.domain.queues import (
     BackfillOrder,
     ClusterQueue,
     Cohort,
+    Defragment,
     Protection,
     QueueingStrategy,
     WithinClusterQueue,
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import FairStrategy
-from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.snapshot import Admitted, CapacityLease, MakeRoom, Pending, Snapshot
 from queuectl.domain.workload import Duration, Growth, Workload
 from queuectl.planner import plan
 from queuectl.planner.capacity.reservations import lease_end
@@ -34,8 +35,10 @@ from tests.planner.backfill_clock import job, line
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.test_advance import reserved
 from tests.planner.test_borrow_backoff import team
+from tests.planner.test_budgets import budget, of, spending
 from tests.planner.test_defrag_plan import NODES, WHOLE, half_full, moving
 from tests.planner.test_elastic import base, cluster, grown_to, rank
+from tests.planner.test_fair_order import by_use
 from tests.planner.test_provisioning import checked as with_provisioning
 
 STRICT = QueueingStrategy.STRICT_FIFO
@@ -322,6 +325,31 @@ def test_a_gang_that_migrates_keeps_its_new_place_until_its_pods_are_created_aga
         assert started(made) == ([] if kept else ["other"])
         (refusal,) = [one for one in made.pending if one.uid == "index"]
         assert (refusal.lease, refusal.reasons) == (lease if kept else None, (why,))
+
+
+def test_a_gang_for_which_others_migrate_on_request_has_no_planned_start() -> None:
+    rule = replace(line(), defragment=Defragment.OFF)
+    snapshot = half_full(rule, ends_at=NOW + 100.0, end_enforced=True)
+    whole = replace(WHOLE, duration=Duration(600.0, enforced=True))
+    snapshot = replace(snapshot, pending=(Pending(whole),))
+    assert starts(planned(snapshot)) == {"whole": 100}
+    made = planned(replace(snapshot, make_room=MakeRoom()))
+    assert [move.uid for move in made.moved] == ["small0"]
+    assert starts(made) == {}
+
+
+# ---- Past use
+
+
+def test_a_gang_behind_one_at_a_limit_that_used_less_holds_back_no_gang() -> None:
+    """By time, it is before the gang behind which it waits."""
+    behind = of("behind", queued_at=1.0, user="eve")
+    at_limit = of("at_limit", queued_at=3.0, user="bob")
+    free = of("free", 0, queued_at=2.0, user="eve")
+    snapshot = spending(budget(), [behind, at_limit, free], spent=10, strategy=STRICT)
+    made = planned(by_use(snapshot, users={"eve": 1.0}))
+    assert started(made) == ["free"]
+    assert reasons(made) == {"behind": Code.WAITING_IN_ORDER, "at_limit": Code.BUDGET_SPENT}
 
 
 # ---- Elastic gangs
