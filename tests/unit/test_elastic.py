@@ -13,6 +13,7 @@ from queuectl.control.leader.decisions import Decider
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.arrays import growth_of, index_uid
+from queuectl.domain.events import Evict
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord, podsets_joining
 from queuectl.domain.ledger import Document, Entry, EntryChange, State
@@ -20,8 +21,11 @@ from queuectl.domain.plan import Admission, Eviction, Plan
 from queuectl.domain.queues import LocalQueue, QueueConfig, ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord, NodeRecord, Record, Upserted
+from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Growth, Placement
+from queuectl.lifecycle.transitions import alarm_of
+from queuectl.lifecycle.workload_events import ObservationRules, observe
 from queuectl.objects.kinds import KINDS
 from queuectl.state.arrays import after_lower_ranks, in_rank_order, stalled_ranks
 from queuectl.state.freeze import SnapshotBuilder
@@ -271,6 +275,20 @@ def test_an_index_ends_with_its_pod_or_with_the_job() -> None:
     assert seen.jobs[FOURTH].outcome is None
     see(seen, replace(RESUMED, version=3, outcome=JobOutcome.SUCCEEDED))
     assert seen.jobs[FOURTH].outcome is JobOutcome.SUCCEEDED
+
+
+def test_a_pod_that_was_added_ends_with_its_gang_and_has_no_limit_of_its_own() -> None:
+    """The gang is activated after its limit; the earlier attempts of its added pods still count."""
+    released = {"gated": False, "workload": THIRD, "node": "n1", "phase": PodPhase.RUNNING}
+    limited = replace(RESUMED, max_execution=60.0)
+    seen = mirror(limited, pod("p2", 2, **released, ready=True))
+    job, where = seen.jobs[THIRD], placed(gang("u", *seen.jobs[THIRD].podsets), {"n1": 1})
+    started = {"attempt": 1, "placement": where, "started_at": 1.0, "past_seconds": 100.0}
+    runs = replace(entry(THIRD, State.RUNNING), **started)
+    assert alarm_of(runs, job, Rules().pods_ready, 9.0) is None
+    terms = ObservationRules(Rules(), 300.0, {})
+    events = list(observe(runs, job, seen.pods_of(job), 9.0, terms))
+    assert [event for event in events if isinstance(event, Evict)] == []
 
 
 # ---- snapshots
