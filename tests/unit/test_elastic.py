@@ -408,6 +408,25 @@ def test_a_pod_that_waits_follows_its_gang_to_another_domain(to: Mapping[str, in
     assert racks() == (["r1"] if to else [None])
 
 
+def test_plans_know_that_a_pod_that_was_added_ends_with_its_gang() -> None:
+    job = read_job(elastic(3, 1, suspend=False, successPolicy={"rules": [{"succeededCount": 1}]}))
+    seen = mirror(replace(job, max_execution=60.0), pod("p1", 1), NamespaceRecord("default", 1))
+    see(seen, *(NodeRecord(node(f"n{n}", gpu=1), 1) for n in range(2)))
+    second, where = index_uid("u", 1), placed(gang("u", *job.podsets), {"n0": 1})
+    ledger = Ledger(
+        replace(entry(uid, State.RUNNING), attempt=1, started_at=at, placement=where)
+        for uid, at in (("u", 1.0), (second, 31.0))
+    )
+    builder = SnapshotBuilder(seen, ledger, OtherPodUsage(seen, ledger))
+    known = replace(config(queue("pool")), local_queues={("default", "main"): LocalQueue("default", "main", "pool")})  # fmt: skip
+    for now in (40.0, 50.0):
+        found = builder.freeze(known, now, SolverLimits()).admitted
+        assert {g.workload.uid: (g.ends_at, g.end_enforced) for g in found} == {
+            "u": (61.0, True),
+            second: (61.0, True),
+        }
+
+
 def test_a_pod_that_is_evicted_keeps_no_place_in_the_queue() -> None:
     """Its gang keeps its place when it is evicted itself."""
     job = read_job(elastic(3, 1, suspend=False, successPolicy={"rules": [{"succeededCount": 1}]}))
