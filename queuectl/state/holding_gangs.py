@@ -15,6 +15,7 @@ from queuectl.domain.queues import QueueConfig, added_tolerations, needed_checks
 from queuectl.domain.snapshot import Admitted, CapacityLease
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, Workload
+from queuectl.objects.kinds.pods import POD
 from queuectl.state.blocking_reasons import BlockingReasons
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.durations import LearnedDurations
@@ -237,7 +238,8 @@ class HoldingGangs:
         leaving = entry.state is State.EVICTING and not stays
         lease = entry.lease if not stays else None
         live = entry.state.live
-        starts_again = self._blocking.terminating(job) is None
+        final = job.final or job.kind == POD  # a new pod in its place is a new gang
+        starts_again = not final and self._blocking.terminating(job) is None
         ends = self._end(entry, job, config, now) if live else (None, False)
         return Admitted(
             workload=self._requests.begun(entry, job, config, ends[0]),
@@ -252,11 +254,10 @@ class HoldingGangs:
             ends_at=ends[0],
             end_enforced=ends[1],
             evictable=not stays,
-            final=job.final,
+            final=final,
             excluded=self._excluded(entry, config),
             restartable=starts_again
             and job.error is None
-            and not job.final
             and not job.elastic
             and not stays
             and not self._checked(entry, config)
