@@ -402,7 +402,11 @@ def in_rack(uid: str, rank: int | None = None) -> Workload:
 def test_a_gang_is_repaired_in_the_domain_of_the_pods_that_were_added_to_it() -> None:
     lost = holding(in_rack("train"), {"n0": 1}, lost=(("w", "n0", 1),))
     added = holding(in_rack("train.001", 1), {"n1": 1})
-    down, full, free = node("n0", "r", gpu=8, ready=False), node("n1", "r", gpu=8), node("n2", "s", gpu=8)
+    down, full, free = (
+        node("n0", "r", gpu=8, ready=False),
+        node("n1", "r", gpu=8),
+        node("n2", "s", gpu=8),
+    )
     snapshot = world([down, full, free], [], [lost, added])
     made = planned(snapshot)
     assert [one.uid for one in made.evicted] == ["train"]

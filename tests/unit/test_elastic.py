@@ -277,14 +277,14 @@ def test_an_index_ends_with_its_pod_or_with_the_job() -> None:
     assert seen.jobs[FOURTH].outcome is JobOutcome.SUCCEEDED
 
 
-def test_a_pod_that_was_added_ends_with_its_gang_and_has_no_limit_of_its_own() -> None:
+def test_a_pod_that_was_added_ends_with_its_gang_and_not_at_another_limit() -> None:
     """The gang is activated after its limit; the earlier attempts of its added pods still count."""
-    released = {"gated": False, "workload": THIRD, "node": "n1", "phase": PodPhase.RUNNING}
+    released: dict[str, Any] = {"gated": False, "workload": THIRD, "node": "n1"}
     limited = replace(RESUMED, max_execution=60.0)
-    seen = mirror(limited, pod("p2", 2, **released, ready=True))
+    seen = mirror(limited, pod("p2", 2, **released, phase=PodPhase.RUNNING, ready=True))
     job, where = seen.jobs[THIRD], placed(gang("u", *seen.jobs[THIRD].podsets), {"n1": 1})
-    started = {"attempt": 1, "placement": where, "started_at": 1.0, "past_seconds": 100.0}
-    runs = replace(entry(THIRD, State.RUNNING), **started)
+    runs = replace(entry(THIRD, State.RUNNING), attempt=1, placement=where, started_at=1.0)
+    runs = replace(runs, past_seconds=100.0)
     assert alarm_of(runs, job, Rules().pods_ready, 9.0) is None
     terms = ObservationRules(Rules(), 300.0, {})
     events = list(observe(runs, job, seen.pods_of(job), 9.0, terms))

@@ -47,7 +47,7 @@ def carried(
 
 
 @pytest.mark.parametrize("action", [Action.HOLD, Action.DEACTIVATE])
-def test_a_gang_that_does_not_queue_again_gives_up_the_place_to_which_it_migrates(
+def test_a_gang_that_does_not_queue_again_keeps_no_place_to_which_it_migrates(
     action: Action,
 ) -> None:
     lease = CapacityLease(Placement(()), (), 1.0, 600.0)

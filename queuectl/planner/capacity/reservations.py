@@ -204,9 +204,9 @@ def valid_leases(problem: Problem, state: CycleState, in_order: Iterable[Pending
         now = problem.snapshot.now
         if lease is None or lease.expires_at <= now:
             continue
-        if pending.returns(now):
-            pending = replace(pending, blocked=None)  # it keeps its place until its pods exist
-        if inadmissible(problem.snapshot, pending) is not None:
+        # A gang whose pods are to be created again keeps its place.
+        asking = replace(pending, blocked=None) if pending.returns(now) else pending
+        if inadmissible(problem.snapshot, asking) is not None:
             continue
         held = _read(problem, pending, lease)
         if (

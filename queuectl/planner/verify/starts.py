@@ -128,7 +128,7 @@ def _stays(index: PlanIndex, gang: Admitted, at: float) -> bool:
 
 
 def _ends_with_its_gang(index: PlanIndex, workload: Workload, at: float) -> bool:
-    """Whether a pod that was added to an elastic gang is gone because the gang is."""
+    """Whether a pod that was added to an elastic gang has ended because the gang has."""
     base = index.running.get(workload.family) if workload.grows else None
     return base is not None and not _stays(index, base, at)
 
