@@ -172,7 +172,9 @@ async def test_an_index_that_migrates_keeps_its_new_place_until_its_pod_exists_a
 ) -> None:
     async with defragmenting(database_url) as world:
         await allow_moves(world, "Execute", PLENTY, gpus=64)
-        stays, other = small(world, "stays"), world.cluster.submit(gang("Job", "other", 1))
+        opted_out, one = {"queuectl.dev/preemptible": "false"}, PodSetManifest(count=1, gpus=4)
+        document = m.job("stays", "default", "research", one, annotations=opted_out)
+        stays, other = world.cluster.submit(document), whole(world, "other")
         fills = small(world, "fills")
         for uid in (stays, other, fills):
             await world.until_state(uid, State.RUNNING)
