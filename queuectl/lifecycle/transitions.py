@@ -31,6 +31,7 @@ from queuectl.domain.rules import PodsReadyRules, Rules
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.lifecycle.failures import ready_by
 from queuectl.state.claims import MOST_FAILED_STARTS
+from queuectl.state.holding_gangs import is_grown
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -217,6 +218,11 @@ def unconfirmed_at(entry: Entry) -> float:
 # ---- Observations without a change
 
 
+def execution_limit(entry: Entry, job: JobRecord) -> float | None:
+    """Seconds that a workload can run, over all attempts; None = no limit. A pod that was added to a gang ends with the gang."""
+    return None if is_grown(job) else entry.execution_limit(job.max_execution)
+
+
 def alarm_of(
     entry: Entry, job: JobRecord | None, rules: PodsReadyRules, now: float
 ) -> float | None:
@@ -230,7 +236,7 @@ def alarm_of(
         moments.append(entry.since + _REPLACED_WITHIN)
     if entry.state is State.EVICTING and now < unconfirmed_at(entry):
         moments.append(unconfirmed_at(entry))
-    limit = entry.execution_limit(job.max_execution) if job is not None else None
+    limit = execution_limit(entry, job) if job is not None else None
     if entry.state.live and limit is not None:
         moments.append((entry.started_at or entry.since) + limit - entry.past_seconds)
     return min((at for at in moments if at is not None), default=None)

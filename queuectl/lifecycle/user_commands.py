@@ -85,7 +85,7 @@ def _park(entry: Entry, parked: Reason, now: float, rules: Rules) -> EntryChange
         return evict(entry, now, parked, rules, parked=parked)
     if entry.state is State.EVICTING:
         note = Note(str(parked.code), entry.state, entry.state, parked)
-        return EntryChange(entry, next_of(entry, parked=parked), now, note)
+        return EntryChange(entry, next_of(entry, parked=parked, lease=None), now, note)
     at = _borrows_at(entry)
     return rejoin(entry, now, parked, parked=parked, lease=None, requeue_at=at)
 

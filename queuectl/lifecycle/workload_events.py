@@ -47,7 +47,7 @@ from queuectl.lifecycle.old_pods import counted_pods
 from queuectl.lifecycle.outstanding_writes import suspended_again
 from queuectl.lifecycle.provisioning import unanswered
 from queuectl.lifecycle.refusals import WriteRefusal
-from queuectl.lifecycle.transitions import awaits_replacements, unconfirmed_at
+from queuectl.lifecycle.transitions import awaits_replacements, execution_limit, unconfirmed_at
 from queuectl.state.readiness import all_ready, held_by_others, not_ready, still_needed
 
 
@@ -231,7 +231,7 @@ def _needed_eviction(
 
 
 def _over_time(entry: Entry, job: JobRecord, now: float) -> Evict | None:
-    limit = entry.execution_limit(job.max_execution)
+    limit = execution_limit(entry, job)
     if limit is None or entry.executed(now) < limit:
         return None
     text = f"all attempts together ran for the maximum execution time of {limit:.0f} s"

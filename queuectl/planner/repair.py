@@ -23,7 +23,7 @@ import numpy as np
 
 from queuectl.domain.plan import Admission, Eviction, Preemption, Proof, Refusal
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, added_pods
 from queuectl.domain.workload import Placement, PodSet, Slice, TopologyRequest
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, placement_of
@@ -59,12 +59,14 @@ class Broken:
         cut: how the gang was cut into these parts, None where it was not.
         staying: podset to node to healthy pods.
         lost: the same of the lost ones.
+        added: podset to the nodes of the healthy pods that were added to the gang.
     """
 
     problem: Problem
     gang: Admitted
     staying: dict[str, dict[str, int]] = field(default_factory=dict)
     lost: dict[str, dict[str, int]] = field(default_factory=dict)
+    added: dict[str, list[str]] = field(default_factory=dict)
     cut: SplitGang | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,12 +81,17 @@ class Broken:
             for node, count in self.lost.get(placed.podset, {}).items():
                 row[node] = row.get(node, 0) - count
             self.staying[placed.podset] = {n: c for n, c in row.items() if c > 0}
+        for pod in self.problem.once(_added_pods).get(self.gang.workload.uid, ()):
+            for placed in pod.placement.podsets if not (pod.leaving or pod.lost) else ():
+                self.added.setdefault(placed.podset, []).extend(node for node, _ in placed.nodes)
 
     @property
     def on_known_nodes(self) -> bool:
         """Whether every node of a healthy pod is known; if not, the mirror has not reported all lost nodes yet."""
         return all(
-            node in self.problem.index.position for row in self.staying.values() for node in row
+            node in self.problem.index.position
+            for row in (*self.staying.values(), *self.added.values())
+            for node in row
         )
 
     @property
@@ -152,8 +159,12 @@ class Broken:
         groups = {podsets[p.podset].group for p in podset_group.pods} - {None}
         for podset in podsets:
             if podset.name in mine or podset.group in groups:
-                for name in self.staying.get(podset.name, {}):
+                for name in (*self.staying.get(podset.name, {}), *self.added.get(podset.name, ())):
                     yield self.problem.index.position[name]
+
+
+def _added_pods(problem: Problem) -> dict[str, list[Admitted]]:
+    return added_pods(problem.snapshot)
 
 
 class _Split:

@@ -15,6 +15,7 @@ from queuectl.domain.queues import QueueConfig, added_tolerations, needed_checks
 from queuectl.domain.snapshot import Admitted, CapacityLease
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, Workload
+from queuectl.objects.kinds.pods import POD
 from queuectl.state.blocking_reasons import BlockingReasons
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.durations import LearnedDurations
@@ -167,7 +168,7 @@ class HoldingGangs:
             last.entry is entry
             and last.job is job
             and last.use is use
-            and now < self._durations.due_at(entry.uid)
+            and now < self._durations.due_at(self._ends_with(entry, last.job)[0].uid)
             and self._idle_since(entry, last.job, config, now) == last.admitted.idle_since
             and checkpoint_of(self._mirror, entry, last.job, config) == last.admitted.checkpoint_at
         )
@@ -200,7 +201,7 @@ class HoldingGangs:
         known = self._holding.get(entry.uid)
         if known is not None and known.entry is entry and known.job is job:
             gang = known.admitted
-            ends_at, end_enforced = self._durations.end(entry, job, config, now)
+            ends_at, end_enforced = self._end(entry, job, config, now)
             changed = replace(
                 gang,
                 workload=self._requests.begun(entry, job, config, ends_at),
@@ -237,8 +238,9 @@ class HoldingGangs:
         leaving = entry.state is State.EVICTING and not stays
         lease = entry.lease if not stays else None
         live = entry.state.live
-        starts_again = self._blocking.terminating(job) is None
-        ends = self._durations.end(entry, job, config, now) if live else (None, False)
+        final = job.final or job.kind == POD  # a new pod in its place is a new gang
+        starts_again = not final and self._blocking.terminating(job) is None
+        ends = self._end(entry, job, config, now) if live else (None, False)
         return Admitted(
             workload=self._requests.begun(entry, job, config, ends[0]),
             placement=self._still_held(entry, job) if leaving else placement,
@@ -252,16 +254,29 @@ class HoldingGangs:
             ends_at=ends[0],
             end_enforced=ends[1],
             evictable=not stays,
-            final=job.final,
+            final=final,
             excluded=self._excluded(entry, config),
             restartable=starts_again
             and job.error is None
-            and not job.final
             and not job.elastic
             and not stays
             and not self._checked(entry, config)
             and (job.priority_class is None or job.priority_class in config.priority_classes),
         )
+
+    def _end(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> tuple[float | None, bool]:
+        """When a live gang leaves, in unix seconds, and whether the controller ends it then."""
+        return self._durations.end(*self._ends_with(entry, job), config, now)
+
+    def _ends_with(self, entry: Entry, job: JobRecord) -> tuple[Entry, JobRecord]:
+        """The elastic gang of a pod that was added to it, which ends with the gang; otherwise the gang itself."""
+        uid = job.index.job_uid if job.index is not None and is_grown(job) else entry.uid
+        base, own = self._ledger.get(uid), self._mirror.jobs.get(uid)
+        if base is None or own is None or not base.state.live:
+            return entry, job
+        return base, own
 
     def _still_held(self, entry: Entry, job: JobRecord) -> Placement:
         """The use of an evicted gang: all its slots until its job is suspended, then the slots of its pods."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from queuectl.demo import scenario as m
+from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.arrays import index_uid
 from queuectl.domain.commands import DONE, Action
 from queuectl.domain.jobs import JobOutcome
@@ -16,12 +17,23 @@ from tests.control.rig import Rig, configuration, gang, live, rig
 from tests.control.test_by_hand import answered
 from tests.control.test_crash_matrix import survives
 from tests.control.test_elastic import withdrawn
+from tests.control.test_moves import (
+    PLENTY,
+    allow_moves,
+    defragmenting,
+    small,
+    until_reason,
+    whole,
+)
 from tests.support.postgres import TestPostgres
 
 
-def array(name: str, indexes: int, at_once: int, **spec: Any) -> Document:
-    """An array of indexes with one 8-GPU pod each."""
-    document = gang("Job", name, indexes, annotations={"queuectl.dev/array": "true"})
+def array(name: str, indexes: int, at_once: int, gpus: int = 8, **spec: Any) -> Document:
+    """An array of indexes with one pod each."""
+    marked, shape = {"queuectl.dev/array": "true"}, PodSetManifest(count=indexes, gpus=gpus)
+    document = m.job(
+        name, "default", "research", shape, priority_class="low", retries=6, annotations=marked
+    )
     ignored = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
     more = {"parallelism": at_once, "podFailurePolicy": {"rules": [ignored]}, **spec}
     return {**document, "spec": {**document["spec"], **more}}
@@ -153,6 +165,36 @@ async def test_an_index_whose_pod_does_not_exist_again_yet_keeps_its_place_in_a_
         )
         finish(world, index)
         await world.until_state(later, State.RUNNING)
+
+
+async def test_an_index_that_migrates_keeps_its_new_place_until_its_pod_exists_again(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with defragmenting(database_url) as world:
+        await allow_moves(world, "Execute", PLENTY, gpus=64)
+        opted_out, one = {"queuectl.dev/preemptible": "false"}, PodSetManifest(count=1, gpus=4)
+        document = m.job("stays", "default", "research", one, annotations=opted_out)
+        stays, other = world.cluster.submit(document), whole(world, "other")
+        fills = small(world, "fills")
+        for uid in (stays, other, fills):
+            await world.until_state(uid, State.RUNNING)
+        world.cluster.finish(other)
+        (index,) = indexes(world.cluster.submit(array("sweep", 1, 1, gpus=4)), 1)
+        await world.until_state(index, State.RUNNING)
+        (at,) = live(world.cluster.pods_of(index))
+        world.cluster.finish(fills)
+        with monkeypatch.context() as stopped:
+            stopped.setattr(world.cluster.controllers, "_make_job_pods", lambda *_: None)
+            third = whole(world)
+            await world.until_state(third, State.RESERVED)
+            thief = small(world, "thief")
+            await world.until_entry(index, lambda e: e.state.waiting, "has left its node")
+            await until_reason(world, thief, Code.TOPOLOGY_PLACEMENT_FAILED)
+        await world.until_state(third, State.RUNNING)
+        assert (await world.until_state(index, State.RUNNING)).attempt == 2
+        (now,) = live(world.cluster.pods_of(index))
+        assert now.node != at.node
+        assert (await world.entry(thief)).state is State.PENDING
 
 
 async def test_an_index_that_fails_for_good_ends_and_the_others_run_on(database_url: str) -> None:

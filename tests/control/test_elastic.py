@@ -166,6 +166,20 @@ async def test_its_gang_is_evicted_after_all_pods_above_it_and_returns_before_th
         assert ranks(world, uid) == [0, 1, 2]
 
 
+async def test_it_grows_after_a_repair_for_which_the_growth_has_waited(database_url: str) -> None:
+    async with rig(database_url, 3) as world:
+        other = world.cluster.submit(gang("Job", "other", 2, "high"))
+        await world.until_state(other, State.RUNNING)
+        uid = world.cluster.submit(elastic("train", 1, 2))
+        await world.until_state(uid, State.RUNNING)
+        world.cluster.finish(other)
+        (lost,) = live(world.cluster.pods_of(uid))
+        assert lost.node is not None
+        world.cluster.delete_node(lost.node)
+        await world.until_state(index_uid(uid, 1), State.RUNNING)
+        assert (ranks(world, uid), (await world.entry(uid)).attempt) == ([0, 1], 1)
+
+
 async def test_it_does_not_grow_while_a_gang_before_it_waits(database_url: str) -> None:
     async with rig(database_url, 3) as world:
         first = world.cluster.submit(gang("Job", "first", 2, "high"))

@@ -13,6 +13,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from tests.control.rig import QUICK, Rig, configuration, live, rig
 from tests.control.test_crash_matrix import survives
+from tests.control.test_pod_groups import group_entry, pod
 from tests.support.postgres import TestPostgres
 
 PLENTY = 10**9
@@ -133,6 +134,25 @@ async def test_no_gang_is_migrated_unless_the_queue_allows_it_and_has_the_budget
         for uid in smalls:
             entry = await world.until_state(uid, State.RUNNING)
             assert entry.attempt == 1
+
+
+async def test_a_single_pod_is_not_migrated_because_it_would_not_start_again(
+    database_url: str,
+) -> None:
+    async with defragmenting(database_url) as world:
+        world.cluster.submit_pod(pod("alone-0", gpus=4))
+        other = whole(world, "other")
+        fills = small(world, "fills")
+        await world.until_state(fills, State.RUNNING)
+        await world.until_state(other, State.RUNNING)
+        world.cluster.finish(other)
+        world.cluster.submit_pod(pod("alone-1", gpus=4))
+        await group_entry(world, "alone-1", State.RUNNING)
+        world.cluster.finish(fills)
+        await world.until_state(fills, State.FINISHED)
+        await until_reason(world, whole(world), Code.TOPOLOGY_PLACEMENT_FAILED)
+        for name in ("alone-0", "alone-1"):
+            assert (await group_entry(world, name, State.RUNNING)).evictions == 0
 
 
 async def test_defragmentation_is_planned_again_after_a_while_without_an_event(

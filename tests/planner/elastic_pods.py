@@ -32,12 +32,12 @@ class ElasticPods:
             for rank in _ranks(job):
                 index = self._mirror.jobs[index_uid(job.uid, rank)]
                 pods = list(self._mirror.pods_of(index))
-                if not job.suspended and job.outcome is None:
-                    if not pods:
-                        self._create(job, rank)
-                    continue
+                stops = job.suspended or job.outcome is not None
+                if not (stops or pods):
+                    self._create(job, rank)
                 for pod in pods:
-                    self._end(pod, job.uid)
+                    if stops or pod.terminating:  # an end continues if the Job is resumed
+                        self._end(pod, job.uid)
 
     def _create(self, job: JobRecord, rank: int) -> None:
         self._made += 1

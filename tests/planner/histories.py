@@ -321,6 +321,7 @@ class Simulation:
         self._plan_due = next_plan_due(snapshot, made)
         self.history.cycles.append(Cycle(snapshot, made, len(self.history.outside)))
         self._commit(self._decider.changes(snapshot, made, self.now))
+        self._plan_again |= any(admission.repaired for admission in made.admitted)
         return made
 
     def snapshot(self) -> Snapshot:

@@ -18,24 +18,27 @@ from queuectl.domain.queues import (
     BackfillOrder,
     ClusterQueue,
     Cohort,
+    Defragment,
     Protection,
     QueueingStrategy,
     WithinClusterQueue,
 )
-from queuectl.domain.reasons import Code
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import FairStrategy
-from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
-from queuectl.domain.workload import Duration, Workload
+from queuectl.domain.snapshot import Admitted, CapacityLease, MakeRoom, Pending, Snapshot
+from queuectl.domain.workload import Duration, Growth, Workload
 from queuectl.planner import plan
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.preempt.cost import costs, sizes_of
-from queuectl.planner.verify import verify
+from queuectl.planner.verify import PlanRule, verify
 from tests.planner.backfill_clock import job, line
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.test_advance import reserved
 from tests.planner.test_borrow_backoff import team
+from tests.planner.test_budgets import budget, of, spending
 from tests.planner.test_defrag_plan import NODES, WHOLE, half_full, moving
 from tests.planner.test_elastic import base, cluster, grown_to, rank
+from tests.planner.test_fair_order import by_use
 from tests.planner.test_provisioning import checked as with_provisioning
 
 STRICT = QueueingStrategy.STRICT_FIFO
@@ -304,6 +307,51 @@ def test_a_lease_on_a_lost_node_takes_nothing_of_a_limit(leased: bool, limit: st
     assert started(planned(world(nodes, pending, [], rule))) == ["first"]
 
 
+@pytest.mark.parametrize("strategy", list(QueueingStrategy))
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_gang_that_migrates_keeps_its_new_place_until_its_pods_are_created_again(
+    strategy: QueueingStrategy, returns: bool
+) -> None:
+    """For a while: an index of an array, for example."""
+    index = gang("index", podset(gpu=4))
+    lease = CapacityLease(placed(index, {"n0": 1}), (), NOW - 10, NOW + 500)
+    why = Reason(Code.WAITING_FOR_PODS, "its pod does not exist")
+    until = NOW + 50 if returns else None
+    waits = Pending(index, lease=lease, blocked=why, returns_by=until)
+    for priority in (0, 1):
+        other = gang("other", podset(gpu=4), priority=priority, queued_at=5.0)
+        made = planned(world([node("n0", gpu=4)], [other, waits], [], queue(strategy=strategy)))
+        kept = returns and not (priority and strategy is STRICT)
+        assert started(made) == ([] if kept else ["other"])
+        (refusal,) = [one for one in made.pending if one.uid == "index"]
+        assert (refusal.lease, refusal.reasons) == (lease if kept else None, (why,))
+
+
+def test_a_gang_for_which_others_migrate_on_request_has_no_planned_start() -> None:
+    rule = replace(line(), defragment=Defragment.OFF)
+    snapshot = half_full(rule, ends_at=NOW + 100.0, end_enforced=True)
+    whole = replace(WHOLE, duration=Duration(600.0, enforced=True))
+    snapshot = replace(snapshot, pending=(Pending(whole),))
+    assert starts(planned(snapshot)) == {"whole": 100}
+    made = planned(replace(snapshot, make_room=MakeRoom()))
+    assert [move.uid for move in made.moved] == ["small0"]
+    assert starts(made) == {}
+
+
+# ---- Past use
+
+
+def test_a_gang_behind_one_at_a_limit_that_used_less_holds_back_no_gang() -> None:
+    """By time, it is before the gang behind which it waits."""
+    behind = of("behind", queued_at=1.0, user="eve")
+    at_limit = of("at_limit", queued_at=3.0, user="bob")
+    free = of("free", 0, queued_at=2.0, user="eve")
+    snapshot = spending(budget(), [behind, at_limit, free], spent=10, strategy=STRICT)
+    made = planned(by_use(snapshot, users={"eve": 1.0}))
+    assert started(made) == ["free"]
+    assert reasons(made) == {"behind": Code.WAITING_IN_ORDER, "at_limit": Code.BUDGET_SPENT}
+
+
 # ---- Elastic gangs
 
 
@@ -342,6 +390,66 @@ def test_pods_of_an_elastic_gang_share_its_resource_claim() -> None:
     other = replace(gang("other", podset(gpu=8)), claims=("dataset",))
     made = planned(cluster(2, [other], [holding(gangs[0], {"n0": 1})]))
     assert started(made) == []
+
+
+def in_rack(uid: str, rank: int | None = None) -> Workload:
+    """An elastic gang of one pod that requires one rack, or a pod of it that can be added in rack r."""
+    selects = {"rack": "r"} if rank is not None else None
+    found = gang(uid, podset("w", gpu=8, required="rack", select=selects))
+    return found if rank is None else replace(found, growth=Growth("train", rank))
+
+
+def test_a_gang_is_repaired_in_the_domain_of_the_pods_that_were_added_to_it() -> None:
+    lost = holding(in_rack("train"), {"n0": 1}, lost=(("w", "n0", 1),))
+    added = holding(in_rack("train.001", 1), {"n1": 1})
+    down, full, free = (
+        node("n0", "r", gpu=8, ready=False),
+        node("n1", "r", gpu=8),
+        node("n2", "s", gpu=8),
+    )
+    snapshot = world([down, full, free], [], [lost, added])
+    made = planned(snapshot)
+    assert [one.uid for one in made.evicted] == ["train"]
+    alone = world([down, full, free], [], [lost])
+    without = planned(alone)
+    assert started(without) == ["train"]
+    elsewhere = replace(without.admitted[0], placement=placed(in_rack("train"), {"n2": 1}))
+    wrong = replace(without, admitted=(elsewhere,))
+    assert {v.rule for v in verify(snapshot, wrong)} == {PlanRule.TOPOLOGY}
+    made = planned(world([down, full, free, node("n3", "r", gpu=8)], [], [lost, added]))
+    assert made.admitted[0].placement.podsets[0].nodes == (("n3", 1),)
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_no_pod_is_placed_for_a_gang_before_its_lost_pods_are(runs: bool) -> None:
+    """Its repair decides on the domain."""
+    lost = holding(in_rack("train"), {"n0": 1}, lost=(("w", "n0", 1),))
+    second = in_rack("train.001", 1)
+    admitted = [lost, *([holding(second, {"n1": 1}, lost=(("w", "n1", 1),))] if runs else [])]
+    down = [node(name, "r", gpu=8, ready=False) for name in ("n0", "n1")]
+    nodes = [*down, node("n2", "r", gpu=8), *(node(f"n{n}", "s", gpu=8) for n in (3, 4))]
+    made = planned(world(nodes, [] if runs else [second], admitted))
+    assert started(made) == ["train"]
+    assert made.evicted == ()
+    assert reasons(made) == ({} if runs else {"train.001": Code.WAITING_IN_ORDER})
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_a_planned_start_waits_for_a_resource_claim_until_the_elastic_gang_ends(
+    added: bool,
+) -> None:
+    """Its added pods end with it, whatever their own length is."""
+
+    def sharing(workload: Workload) -> Workload:
+        return replace(workload, claims=("dataset",))
+
+    holder = running(sharing(job("holder", 1, 200)), "n0", ends=100)
+    pod = sharing(replace(job("holder.001", 1, 200), growth=Growth("holder", 1)))
+    waiting = sharing(job("waiting", 1, 500, queued_at=5))
+    admitted = [holder, *([running(pod, "n1", ends=150)] if added else [])]
+    made = planned(world(machines(3), [waiting, *([] if added else [pod])], admitted, line()))
+    assert starts(made) == {"waiting": 100}
+    assert started(made) == ([] if added else ["holder.001"])
 
 
 def test_a_pod_that_waits_to_be_added_stops_no_migration() -> None:

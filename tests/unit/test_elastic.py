@@ -13,6 +13,7 @@ from queuectl.control.leader.decisions import Decider
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.arrays import growth_of, index_uid
+from queuectl.domain.events import Evict
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord, podsets_joining
 from queuectl.domain.ledger import Document, Entry, EntryChange, State
@@ -20,8 +21,11 @@ from queuectl.domain.plan import Admission, Eviction, Plan
 from queuectl.domain.queues import LocalQueue, QueueConfig, ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord, NodeRecord, Record, Upserted
+from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import Growth, Placement
+from queuectl.lifecycle.transitions import alarm_of
+from queuectl.lifecycle.workload_events import ObservationRules, observe
 from queuectl.objects.kinds import KINDS
 from queuectl.state.arrays import after_lower_ranks, in_rank_order, stalled_ranks
 from queuectl.state.freeze import SnapshotBuilder
@@ -273,6 +277,20 @@ def test_an_index_ends_with_its_pod_or_with_the_job() -> None:
     assert seen.jobs[FOURTH].outcome is JobOutcome.SUCCEEDED
 
 
+def test_a_pod_that_was_added_ends_with_its_gang_and_not_at_another_limit() -> None:
+    """The gang is activated after its limit; the earlier attempts of its added pods still count."""
+    released: dict[str, Any] = {"gated": False, "workload": THIRD, "node": "n1"}
+    limited = replace(RESUMED, max_execution=60.0)
+    seen = mirror(limited, pod("p2", 2, **released, phase=PodPhase.RUNNING, ready=True))
+    job, where = seen.jobs[THIRD], placed(gang("u", *seen.jobs[THIRD].podsets), {"n1": 1})
+    runs = replace(entry(THIRD, State.RUNNING), attempt=1, placement=where, started_at=1.0)
+    runs = replace(runs, past_seconds=100.0)
+    assert alarm_of(runs, job, Rules().pods_ready, 9.0) is None
+    terms = ObservationRules(Rules(), 300.0, {})
+    events = list(observe(runs, job, seen.pods_of(job), 9.0, terms))
+    assert [event for event in events if isinstance(event, Evict)] == []
+
+
 # ---- snapshots
 
 
@@ -388,6 +406,25 @@ def test_a_pod_that_waits_follows_its_gang_to_another_domain(to: Mapping[str, in
     assert racks() == ["r0"]
     moves(to)
     assert racks() == (["r1"] if to else [None])
+
+
+def test_plans_know_that_a_pod_that_was_added_ends_with_its_gang() -> None:
+    job = read_job(elastic(3, 1, suspend=False, successPolicy={"rules": [{"succeededCount": 1}]}))
+    seen = mirror(replace(job, max_execution=60.0), pod("p1", 1), NamespaceRecord("default", 1))
+    see(seen, *(NodeRecord(node(f"n{n}", gpu=1), 1) for n in range(2)))
+    second, where = index_uid("u", 1), placed(gang("u", *job.podsets), {"n0": 1})
+    ledger = Ledger(
+        replace(entry(uid, State.RUNNING), attempt=1, started_at=at, placement=where)
+        for uid, at in (("u", 1.0), (second, 31.0))
+    )
+    builder = SnapshotBuilder(seen, ledger, OtherPodUsage(seen, ledger))
+    known = replace(config(queue("pool")), local_queues={("default", "main"): LocalQueue("default", "main", "pool")})  # fmt: skip
+    for now in (40.0, 50.0):
+        found = builder.freeze(known, now, SolverLimits()).admitted
+        assert {g.workload.uid: (g.ends_at, g.end_enforced) for g in found} == {
+            "u": (61.0, True),
+            second: (61.0, True),
+        }
 
 
 def test_a_pod_that_is_evicted_keeps_no_place_in_the_queue() -> None:

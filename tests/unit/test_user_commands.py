@@ -10,9 +10,13 @@ import pytest
 from queuectl.control.leader.commands import GONE, NOTHING_NEW, TOO_LATE, carry_out
 from queuectl.domain.commands import DONE, Action, Command
 from queuectl.domain.containment import Containment
-from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.events import CommandReceived
+from queuectl.domain.ledger import Entry, EntryChange, Intent, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
+from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.workload import Placement
+from queuectl.lifecycle.machine import handle
 from queuectl.state.ledger import Ledger
 
 WAITS = Entry("u1", "Job", "a", "train", State.PENDING, version=3)
@@ -40,6 +44,17 @@ def carried(
         commands, Ledger([entry]), observed, 9.0, Rules(), barred, contained
     )
     return [change.after.state for change in changes], {a.id: a.outcome for a in answers}
+
+
+@pytest.mark.parametrize("action", [Action.HOLD, Action.DEACTIVATE])
+def test_a_gang_that_does_not_queue_again_keeps_no_place_to_which_it_migrates(
+    action: Action,
+) -> None:
+    lease = CapacityLease(Placement(()), (), 1.0, 600.0)
+    leaves = replace(WAITS, state=State.EVICTING, intent=Intent.STOP, lease=lease)
+    change = handle(leaves, CommandReceived(command(1, action)), 9.0)
+    assert change is not None
+    assert (change.after.state, change.after.lease) == (State.EVICTING, None)
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,8 @@ class Planning:
             self._wakeup.plan()  # others are considered instead of those that start or are held
         if any(c.before is not None and c.before.awaits_checks for c in changes):
             self._wakeup.plan()  # a gang without pods has released its capacity, and no observation follows
+        if any(admission.repaired for admission in decision.admitted):
+            self._wakeup.plan()  # pods that are added to a gang wait for its repair
         self._count(checked.snapshot, decision, changes)
         await self._mig.begin(mig, snapshot)
         return sentence(snapshot, decision, changes)

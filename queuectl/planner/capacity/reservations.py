@@ -201,9 +201,12 @@ def valid_leases(problem: Problem, state: CycleState, in_order: Iterable[Pending
     leased = [pending for pending in in_order if pending.lease is not None]
     for pending in sorted([*leased, *_migrating(problem)], key=lambda p: place(p.workload)):
         lease = pending.lease
-        if lease is None or lease.expires_at <= problem.snapshot.now:
+        now = problem.snapshot.now
+        if lease is None or lease.expires_at <= now:
             continue
-        if inadmissible(problem.snapshot, pending) is not None:
+        # A gang whose pods are to be created again keeps its place.
+        asking = replace(pending, blocked=None) if pending.returns(now) else pending
+        if inadmissible(problem.snapshot, asking) is not None:
             continue
         held = _read(problem, pending, lease)
         if (

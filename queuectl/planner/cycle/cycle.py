@@ -81,7 +81,7 @@ class ElasticRanks:
     """The pods of elastic gangs that a cycle has decided and that do not start.
 
     Attributes:
-        refused: by uid of an elastic gang, the pod of the lowest rank that is not added to it.
+        refused: by uid of an elastic gang, the pod of the lowest rank that is not added to it, or the gang itself while it is broken.
         held: by uid of an elastic gang, the pod of the lowest rank that is held for its admission checks.
     """
 
@@ -160,10 +160,11 @@ class AdmissionCycle:
     moved: set[str] = field(default_factory=set)
     considered: int = 0
     planned: PlannedStarts = field(init=False)
-    ranks: ElasticRanks = field(default_factory=ElasticRanks)
+    ranks: ElasticRanks = field(init=False)
     without_repairs: WeakMethod[Callable[[Candidate, Refuted], Outcome]] | None = None
 
     def __post_init__(self) -> None:
+        self.ranks = ElasticRanks({g.workload.uid: g.workload for g in self.problem.usage.broken})
         self.limits = GangLimits(self.problem.snapshot, self.leases.holds)
         self.planned = PlannedStarts(self.state, self.solver, self.limits.claims)
         chooser = FlavorChooser(self.problem, self.state, self.solver, planned=self.planned)
@@ -205,12 +206,13 @@ class AdmissionCycle:
         reason = inadmissible(self.problem.snapshot, pending)
         if reason is None and self.solver.stop.stopped:
             reason = _NOT_YET
+        uid = pending.workload.uid
         if reason is not None:
             if pending.returns(self.problem.snapshot.now):
                 self._keep_place(pending)
-            self._refuse(pending, (reason,), lease=pending.lease if reason is _NOT_YET else None)
+            keeps = reason is _NOT_YET or self.leases.holds(uid)
+            self._refuse(pending, (reason,), lease=pending.lease if keeps else None)
             return
-        uid = pending.workload.uid
         if self._after_lower_rank(pending):
             return
         queue = self.problem.snapshot.queue_of(pending.workload)
@@ -299,7 +301,7 @@ class AdmissionCycle:
             held = held if self.classes.candidate(pending, queue).ready else None
         lower = refused or held
         if lower is not None:
-            self._refuse_with_lease(pending, after_rank(lower.ref), keeps=refused is None)
+            self._refuse_with_lease(pending, after_rank(lower), keeps=refused is None)
         return lower is not None
 
     def _refuse_with_lease(self, pending: Pending, why: Reason, *, keeps: bool) -> None:
@@ -325,7 +327,10 @@ class AdmissionCycle:
         """Hold back the gangs behind a blocked one. Blocked gangs are considered before all others."""
         queue = self.problem.snapshot.queue_of(pending.workload)
         flavors = self.classes.of(pending, queue).flavors
-        self.heads.keep_place(pending.workload, flavors, leased=False)
+        leased = self.leases.holds(pending.workload.uid)
+        if leased:
+            self.limits.claims.take(pending.workload)
+        self.heads.keep_place(pending.workload, flavors, leased=leased)
 
     # Order.
 
@@ -394,6 +399,8 @@ class AdmissionCycle:
         for uid in uids:
             self.leases.give_up(uid)
             self.limits.give_up(uid)
+            if uid in self.refused:  # a blocked gang, which was considered before
+                self.refused[uid] = replace(self.refused[uid], lease=None)
         if uids:
             self.classes.forget_refusals()
 

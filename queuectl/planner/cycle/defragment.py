@@ -216,6 +216,7 @@ def _commit(
     uid = request.pending.workload.uid
     migrated = [moved.gang for moved in solution.moved]
     lease = cycle.reserve_after(request, solution.node_counts, migrated)
+    cycle.planned.starts(uid)
     for moved in solution.moved:
         state.hold(HeldCapacity(moved.request, moved.node_counts))
     cycle.unproved |= solution.proof is not Proof.OPTIMAL

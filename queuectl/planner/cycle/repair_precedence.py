@@ -50,10 +50,15 @@ class Repairs:
             self._repair()
 
     def _repair(self) -> None:
-        """Repair each broken gang that neither has a repair nor leaves: a repair can also evict broken gangs."""
+        """Repair each broken gang that neither has a repair nor leaves: a repair can also evict broken gangs.
+
+        A pod that was added to a broken gang waits for the next plan, because the repair of the gang decides on the domain.
+        """
         cycle = self._cycle
         for gang in repair_order(cycle.problem.usage.broken):
             if gang.workload.uid in self._done or cycle.state.leaves(gang):
+                continue
+            if cycle.ranks.lower(gang.workload, cycle.ranks.refused) is not None:
                 continue
             cycle.solver.repair()
             done = repair(cycle.state, gang, cycle.solver)

@@ -69,10 +69,12 @@ def no_growth(head: str) -> Reason:
     return Reason(Code.WAITING_IN_ORDER, text, {"behind": head})
 
 
-def after_rank(lower: str) -> Reason:
-    """Why a pod is not added to its elastic gang: ``lower`` is the ``namespace/name`` of that of a lower rank."""
-    text = f"its gang grows in the order of ranks: {lower} is before it"
-    return Reason(Code.WAITING_IN_ORDER, text, {"behind": lower})
+def after_rank(lower: Workload) -> Reason:
+    """Why a pod is not added to its elastic gang: ``lower`` is the pod of a lower rank, or the gang if it has lost pods."""
+    text = f"its gang grows in the order of ranks: {lower.ref} is before it"
+    if not lower.grows:
+        text = f"the lost pods of its gang {lower.ref} are placed first"
+    return Reason(Code.WAITING_IN_ORDER, text, {"behind": lower.ref})
 
 
 @dataclass(eq=False, slots=True)

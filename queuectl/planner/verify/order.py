@@ -113,7 +113,7 @@ def _strict(
     preemptors = {p.preemptor for p in index.plan.preempted}
     preemptors |= {m.beneficiary for m in index.plan.moved}
     waiting: list[tuple[Workload, frozenset[str]]] = []
-    limited: set[str] = set()  # by what their namespaces or users may use, and those behind them
+    limited = _limited(index, entries)
     for entry in entries:
         uid = entry.workload.uid
         if uid in index.started or uid in preemptors:
@@ -129,14 +129,25 @@ def _strict(
             continue
         if inadmissible(index, entry) is not None and not entry.returns(index.snapshot.now):
             continue
-        reason = refusal.reasons[0] if refusal.reasons else None
-        behind = reason is not None and reason.details.get("behind") in limited
         if refusal.checks and not _awaits_made_nodes(index, entry, refusal):
             continue  # it has its capacity
-        if never(refusal) or (behind and refusal.lease is None):
-            limited.add(entry.workload.ref)
-        elif not entry.workload.grows:  # others hold back no gang
+        if entry.workload.ref not in limited and not entry.workload.grows:
             waiting.append((entry.workload, _could_use(index, queue, entry.workload)))
+
+
+def _limited(index: PlanIndex, entries: list[Pending]) -> set[str]:
+    """Gangs that wait for what their namespaces or users may use, and those behind them, which can be before them by time. They hold back none."""
+    limited: set[str] = set()
+    behind: dict[str, str] = {}
+    for entry in entries:
+        refusal = index.refused.get(entry.workload.uid)
+        if refusal is not None and never(refusal):
+            limited.add(entry.workload.ref)
+        elif refusal is not None and refusal.reasons and refusal.lease is None:
+            behind[entry.workload.ref] = refusal.reasons[0].details.get("behind", "")
+    while more := {ref for ref, head in behind.items() if head in limited} - limited:
+        limited |= more
+    return limited
 
 
 def _awaits_made_nodes(index: PlanIndex, entry: Pending, refusal: Refusal) -> bool:

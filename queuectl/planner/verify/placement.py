@@ -237,7 +237,8 @@ def _groups(claim: PlacedGang) -> Iterator[tuple[str, list[tuple[PodSet, PodSetP
 def _topology(index: PlanIndex, claim: PlacedGang) -> Iterator[PlanViolation]:
     """A podset alone is a group of one; all of a group share one domain at each level a member requires.
 
-    The labels of nodes can have changed since a gang started. The pods that are placed for a repaired gang join the pods that stay.
+    The labels of nodes can have changed since a gang started. The pods that are placed for a repaired gang join the pods that stay, and
+    those that were added to it.
     """
     for name, members in _groups(claim):
         required = {
@@ -298,6 +299,9 @@ def _domains(
                 stay.add(domain)
             if count > kept.get(name, 0):
                 come.add(domain)
+        if claim.running is not None and not placed.shares:
+            for name in index.added.get((claim.workload.uid, podset.name), ()):
+                stay.add(index.domain_of(name, level, topologies))
     return stay, come
 
 

@@ -63,6 +63,17 @@ class PlanIndex:
         return {a.workload.uid: a for a in self.snapshot.admitted}
 
     @cached_property
+    def added(self) -> dict[tuple[str, str], list[str]]:
+        """By uid of an elastic gang and podset, the nodes of the healthy pods that were added and stay."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for gang in self.snapshot.admitted:
+            if gang.workload.growth is not None and not (gang.leaving or gang.lost):
+                for placed in gang.placement.podsets:
+                    key = (gang.workload.growth.base, placed.podset)
+                    found.setdefault(key, []).extend(name for name, _ in placed.nodes)
+        return found
+
+    @cached_property
     def nodes(self) -> dict[str, Node]:
         return dict(self.snapshot.fleet.by_name)
 

@@ -99,7 +99,11 @@ def _later(index: PlanIndex, at: float) -> Snapshot:
     ]
     for admission in index.plan.admitted:
         entry = index.pending.get(admission.uid)
-        if entry is not None and _still_runs(snapshot, entry.workload, at, guarded):
+        if (
+            entry is not None
+            and _still_runs(snapshot, entry.workload, at, guarded)
+            and not _ends_with_its_gang(index, entry.workload, at)
+        ):
             running.append(Admitted(entry.workload, admission.placement))
     running += [
         Admitted(index.pending[refusal.uid].workload, refusal.lease.placement)
@@ -118,9 +122,15 @@ def _later(index: PlanIndex, at: float) -> Snapshot:
 
 def _stays(index: PlanIndex, gang: Admitted, at: float) -> bool:
     """Whether a running gang is still there: not if it leaves, nor if its end is known and has passed."""
-    if gang.workload.uid in index.gone_after:
+    if gang.workload.uid in index.gone_after or _ends_with_its_gang(index, gang.workload, at):
         return False
     return gang.ends_at is None or max(gang.ends_at, index.snapshot.now + 1) > at
+
+
+def _ends_with_its_gang(index: PlanIndex, workload: Workload, at: float) -> bool:
+    """Whether a pod that was added to an elastic gang has ended because the gang has."""
+    base = index.running.get(workload.family) if workload.grows else None
+    return base is not None and not _stays(index, base, at)
 
 
 def _still_runs(snapshot: Snapshot, workload: Workload, at: float, guarded: list[Workload]) -> bool:
