@@ -15,7 +15,7 @@ from queuectl.demo.scenario import FAIL_SECONDS, RUN_SECONDS
 from queuectl.domain.errors import WriteRefused
 from queuectl.domain.jobs import PodRecord
 from queuectl.localcluster import ApiServerError
-from queuectl.localcluster.client import Client
+from queuectl.localcluster.client import START_SECONDS, Client
 from queuectl.localcluster.testing import wait_until
 from queuectl.objects.kinds import KINDS, path
 from tests.cluster.world import RESOURCES, View, scheduled
@@ -175,7 +175,8 @@ def new_namespace(admin: Client) -> str:
     name = f"team-{secrets.token_hex(3)}"
     admin.create("/api/v1/namespaces", {"metadata": {"name": name}})
     account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-    wait_until(lambda: admin.exists(account), f"the service account of {name}", SECONDS)
+    # After a restart of the API server, the watches of kube-controller-manager can come back half a minute later.
+    wait_until(lambda: admin.exists(account), f"the service account of {name}", START_SECONDS)
     return name
 
 
