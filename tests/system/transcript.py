@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -125,6 +126,7 @@ class Page:
         instead: Mapping[str, str] | None = None,
         status: int = 0,
         shows: bool = True,
+        within: float = 0.0,
     ) -> str:
         """Run the next command that begins so, and compare its output.
 
@@ -133,18 +135,24 @@ class Page:
             instead: parts that have another value in this run, such as an ETag.
             status: how it ends.
             shows: false = do not compare the output: the page shows it elsewhere, or with values of another cluster.
+            within: seconds for which the command is repeated until it prints this: what it reports changes by itself.
         """
         shown = self._next(begins)
         line = shown.command
         for written, meant in (instead or {}).items():
             assert written in line
             line = line.replace(written, meant)
-        ended, printed = self.shell.type(line)
-        assert ended == status, f"{line}\nended with {ended}\n{printed}\n{self.shell.errors}"
         expected = shown.output if shows else ()
-        missing = [text for text in expected if text.strip() and not says(printed, text)]
-        assert not missing, "\n".join([f"{line} does not print", *missing, "but", printed])
-        return printed
+        deadline = time.monotonic() + within
+        while True:
+            ended, printed = self.shell.type(line)
+            assert ended == status, f"{line}\nended with {ended}\n{printed}\n{self.shell.errors}"
+            missing = [text for text in expected if text.strip() and not says(printed, text)]
+            if not missing:
+                return printed
+            failure = "\n".join([f"{line} does not print", *missing, "but", printed])
+            assert time.monotonic() < deadline, failure
+            time.sleep(0.5)
 
     def end(self, *elsewhere: str) -> None:
         """Check that every command was run, except those that begin like one of these."""
