@@ -152,6 +152,7 @@ def test_the_training_operator_is_named_in_each_policy_with_controllers_of_jobs(
         ("Validating", "queuectl-jobsets"): 3,
         ("Validating", "queuectl-pytorchjobs"): 2,
         ("Validating", "queuectl-rayclusters"): 2,
+        ("Mutating", "queuectl-queue-labels"): 5,  # two for JobSets, one for each other kind
         ("Mutating", "queuectl-pods"): 1,
         ("Validating", "queuectl-pods"): 5,
         ("Validating", "queuectl-scheduling-groups"): 1,
