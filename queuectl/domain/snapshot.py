@@ -10,7 +10,7 @@ Capacity is counted from three disjoint parts, never from job status:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
@@ -305,3 +305,12 @@ def added_pods(snapshot: Snapshot) -> dict[str, list[Admitted]]:
         if gang.workload.grows:
             added.setdefault(gang.workload.family, []).append(gang)
     return added
+
+
+def nodes_of_added(pods: Iterable[Admitted]) -> dict[str, list[str]]:
+    """Podset to the nodes of these pods, which were added to one gang, without pods that leave or are lost."""
+    nodes: dict[str, list[str]] = {}
+    for pod in pods:
+        for placed in pod.placement.podsets if not (pod.leaving or pod.lost) else ():
+            nodes.setdefault(placed.podset, []).extend(name for name, _ in placed.nodes)
+    return nodes

@@ -23,7 +23,7 @@ import numpy as np
 
 from queuectl.domain.plan import Admission, Eviction, Preemption, Proof, Refusal
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, added_pods
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, nodes_of_added
 from queuectl.domain.workload import Placement, PodSet, Slice, TopologyRequest
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, placement_of
@@ -66,7 +66,7 @@ class Broken:
     gang: Admitted
     staying: dict[str, dict[str, int]] = field(default_factory=dict)
     lost: dict[str, dict[str, int]] = field(default_factory=dict)
-    added: dict[str, list[str]] = field(default_factory=dict)
+    added: dict[str, list[str]] = field(init=False)
     cut: SplitGang | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,9 +81,7 @@ class Broken:
             for node, count in self.lost.get(placed.podset, {}).items():
                 row[node] = row.get(node, 0) - count
             self.staying[placed.podset] = {n: c for n, c in row.items() if c > 0}
-        for pod in self.problem.once(_added_pods).get(self.gang.workload.uid, ()):
-            for placed in pod.placement.podsets if not (pod.leaving or pod.lost) else ():
-                self.added.setdefault(placed.podset, []).extend(node for node, _ in placed.nodes)
+        self.added = nodes_of_added(self.problem.added_pods.get(self.gang.workload.uid, ()))
 
     @property
     def on_known_nodes(self) -> bool:
@@ -161,10 +159,6 @@ class Broken:
             if podset.name in mine or podset.group in groups:
                 for name in (*self.staying.get(podset.name, {}), *self.added.get(podset.name, ())):
                     yield self.problem.index.position[name]
-
-
-def _added_pods(problem: Problem) -> dict[str, list[Admitted]]:
-    return added_pods(problem.snapshot)
 
 
 class _Split:

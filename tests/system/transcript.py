@@ -152,7 +152,7 @@ class Page:
                 return printed
             failure = "\n".join([f"{line} does not print", *missing, "but", printed])
             assert time.monotonic() < deadline, failure
-            time.sleep(0.5)
+            time.sleep(0.5)  # queuectl evaluates what it reports once a second or less often
 
     def end(self, *elsewhere: str) -> None:
         """Check that every command was run, except those that begin like one of these."""

@@ -45,7 +45,7 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.domain.rules import FairStrategy
-from queuectl.domain.snapshot import Admitted, Pending, added_pods
+from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.words import format_time
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.preempt.candidates import CandidateTable
@@ -55,7 +55,6 @@ from queuectl.planner.preempt.returning import evicts_below
 from queuectl.planner.preempt.running import EvictionScope, Preemptor
 from queuectl.planner.preempt.search import EvictionConstraints
 from queuectl.planner.problem.fleet import Ints, Mask
-from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
 
 _ALLOWED: Final = "policy allows its eviction, but that alone is not enough"
@@ -469,7 +468,7 @@ def _scheme(
 
 def _with_added_pods(by: Preemptor, legal: Mask) -> Mask:
     """Without each elastic gang of which an added pod is not among these gangs: that pod would end with the gang."""
-    elastic = by.state.problem.once(_added_pods)
+    elastic = by.state.problem.added_pods
     numbers = by.running.numbers if elastic else {}
     for uid, pods in elastic.items():
         gang = numbers.get(uid)
@@ -477,7 +476,3 @@ def _with_added_pods(by: Preemptor, legal: Mask) -> Mask:
             at = (numbers.get(p.workload.uid) for p in pods if not by.state.leaves(p))
             legal[gang] = all(number is not None and legal[number] for number in at)
     return legal
-
-
-def _added_pods(problem: Problem) -> dict[str, list[Admitted]]:
-    return added_pods(problem.snapshot)

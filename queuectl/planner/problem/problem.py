@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from queuectl.domain.devices import DeviceInventory
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.snapshot import Admitted, Snapshot, added_pods
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, Ints, Mask, index_of
 from queuectl.planner.problem.limit_rows import with_limit_rows
@@ -197,6 +197,11 @@ class Problem:
     @property
     def _later(self) -> LaterPools:
         return later_pools_of(self.snapshot.config, self.cache)
+
+    @cached_property
+    def added_pods(self) -> dict[str, list[Admitted]]:
+        """By uid of an elastic gang, the running pods that were added to it."""
+        return added_pods(self.snapshot)
 
     def once(self, make: Callable[[Problem, *Args], T], *args: *Args) -> T:
         """The result of ``make`` from this problem and hashable arguments, computed once."""

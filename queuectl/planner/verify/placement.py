@@ -300,7 +300,7 @@ def _domains(
             if count > kept.get(name, 0):
                 come.add(domain)
         if claim.running is not None and not placed.shares:
-            for name in index.added.get((claim.workload.uid, podset.name), ()):
+            for name in index.added.get(claim.workload.uid, {}).get(podset.name, ()):
                 stay.add(index.domain_of(name, level, topologies))
     return stay, come
 

@@ -12,7 +12,7 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.plan import Plan, Refusal, ScheduledGang
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, OptOut, ResourceFlavor, Topology, domain_of
-from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot, added_pods, nodes_of_added
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
 from queuectl.planner.verify.cohorts import CohortMember, Row, members_of
 from queuectl.planner.verify.running_use import Charges, KnownUse, RunningUse
@@ -63,15 +63,9 @@ class PlanIndex:
         return {a.workload.uid: a for a in self.snapshot.admitted}
 
     @cached_property
-    def added(self) -> dict[tuple[str, str], list[str]]:
-        """By uid of an elastic gang and podset, the nodes of the healthy pods that were added and stay."""
-        found: dict[tuple[str, str], list[str]] = {}
-        for gang in self.snapshot.admitted:
-            if gang.workload.growth is not None and not (gang.leaving or gang.lost):
-                for placed in gang.placement.podsets:
-                    key = (gang.workload.growth.base, placed.podset)
-                    found.setdefault(key, []).extend(name for name, _ in placed.nodes)
-        return found
+    def added(self) -> dict[str, dict[str, list[str]]]:
+        """By uid of an elastic gang, podset to the nodes of the healthy pods that were added and stay."""
+        return {uid: nodes_of_added(pods) for uid, pods in added_pods(self.snapshot).items()}
 
     @cached_property
     def nodes(self) -> dict[str, Node]:
