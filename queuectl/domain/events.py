@@ -32,7 +32,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChanged:
-    """Queue, priority or size as the object states them now; only while it waits.
+    """Queue, priority or size as the object states them now; only while it waits, except the priority of a pod that is added to a gang.
 
     Attributes:
         priority: what its classes say, within ``max_priority``.

@@ -42,7 +42,7 @@ from queuectl.lifecycle.workload_events import ObservationRules, observe
 from queuectl.objects.configuration.queue_config import drain
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.state.claims import priority_now, priority_of
-from queuectl.state.holding_gangs import closed_slots
+from queuectl.state.holding_gangs import closed_slots, is_grown
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import user_of
 from queuectl.state.mirror import Mirror, asked_of
@@ -256,7 +256,7 @@ class Observer:
             change = handle(last.after if last else before, event, now, config.rules)
             last = joined(last, change)
         after = last.after if last is not None else before
-        if job is not None and after.state.waiting:
+        if job is not None and _is_described(after, job):
             described = handle(after, self._described(job, config, after), now)
             self._plan_again |= described is not None
             last = joined(last, described)
@@ -425,6 +425,10 @@ class Observer:
         self, job: JobRecord, config: QueueConfig, entry: Entry | None = None
     ) -> ObjectChanged:
         """The request of its object. ``entry``: of the ledger, which alone knows the request of a group without pods."""
+        gang = self._ledger.elastic_gang(job)
+        if gang is not None and entry is not None and not entry.state.waiting:
+            known = (gang.priority, entry.gpus, entry.pods, None, entry.user)
+            return ObjectChanged(entry.queue, entry.cluster_queue, *known)
         queue = config.cluster_queue_of(job.namespace, job.queue)
         most = queue.max_priority if queue else None
         name = queue.name if queue else ""
@@ -432,7 +436,7 @@ class Observer:
             known = (entry.priority, entry.gpus, entry.pods, most, entry.user)
             return ObjectChanged(job.queue or "", name, *known)
         classes = priority_values(self._mirror.priority_classes.values())
-        priority = priority_of(job, config, classes)
+        priority = priority_of(job, config, classes) if gang is None else gang.priority
         user = user_of(job, config)[:LONGEST_NAME]
         gpus = self._mirror.sized(job, config).gpus
         return ObjectChanged(job.queue or "", name, priority, gpus, job.pods, most, user)
@@ -448,7 +452,8 @@ class Observer:
             job = self._mirror.jobs.get(entry.uid)
             if job is None:
                 continue
-            known = priority_now(entry, job, config, classes), self._mirror.sized(job, config).gpus
+            priority = priority_now(self._ledger, entry, job, config, classes)
+            known = priority, self._mirror.sized(job, config).gpus
             if known != (entry.priority, entry.gpus):
                 yield entry.uid
 
@@ -460,6 +465,11 @@ def _relabeled(
     if job is None or job.absent or after.labels == job.listed_labels:
         return last
     return joined(last, handle(after, LabelsChanged(job.listed_labels), now))
+
+
+def _is_described(entry: Entry, job: JobRecord) -> bool:
+    """Whether the request in the entry changes with the object. An added pod has the priority of its gang even while it runs."""
+    return entry.state.waiting or (is_grown(job) and entry.state is not State.FINISHED)
 
 
 def _own_priority_over(entry: Entry, now: float) -> bool:

@@ -78,6 +78,15 @@ def move_refusal(
     return f"all indexes of {owner} are in one queue, and {stays.ref} is {stays.state}"
 
 
+def priority_refusal(entry: Entry, job: JobRecord | None) -> str | None:
+    """Why a pod of an elastic job cannot have a priority of its own; None for other jobs."""
+    index = job.index if job is not None else None
+    if index is None or not index.grown:
+        return None
+    owner = f"{entry.namespace}/{index.job}"
+    return f"{entry.ref} has the priority of its gang: set that of {owner}"
+
+
 def _park(entry: Entry, parked: Reason, now: float, rules: Rules) -> EntryChange | None:
     if entry.parked is not None and entry.parked.code is parked.code:
         return None

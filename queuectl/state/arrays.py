@@ -174,12 +174,12 @@ def opened_by_one(
     gangs = list(pending)
     starting = (parted(one.uid) for one in ledger.entries(State.STARTING))
     begun = {one[0] for one in starting if one is not None}
-    openers: dict[str, list[tuple[bool, int, int, float, int, int]]] = {}
+    openers: dict[str, list[tuple[bool, bool, int, int, float, int, int]]] = {}
     for place, one in enumerate(gangs):
         index = _opener(one, jobs)
         if index is not None:
-            limits = (one.lease is None, len(one.excluded), -one.workload.priority)
-            order = (*limits, one.workload.queued_at, index.number, place)
+            limits = (one.lease is None, one.borrows_at is not None, len(one.excluded))
+            order = (*limits, -one.workload.priority, one.workload.queued_at, index.number, place)
             openers.setdefault(index.job_uid, []).append(order)
     for uid, found in openers.items():
         first = None if uid in begun else min(found)

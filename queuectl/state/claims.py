@@ -9,6 +9,7 @@ from typing import Final
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
+from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
 
@@ -42,9 +43,16 @@ def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, i
 
 
 def priority_now(
-    entry: Entry, job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, int]
+    ledger: Ledger,
+    entry: Entry,
+    job: JobRecord,
+    config: QueueConfig,
+    pod_classes: Mapping[str, int],
 ) -> int:
-    """The priority that a command has set, otherwise :func:`priority_of`."""
+    """The priority of its elastic gang, or that a command has set, otherwise :func:`priority_of`."""
+    gang = ledger.elastic_gang(job)
+    if gang is not None:
+        return gang.priority
     if entry.priority_set is not None:
         return entry.priority
     return priority_of(job, config, pod_classes)

@@ -91,7 +91,7 @@ class GangRequests:
         rules = self.config.rules
         user = job.user(rules.user_label, rules.trusted_submitters)
         updates = entry.checks.updates
-        base = self._ledger.get(job.index.job_uid) if job.index is not None else None
+        base = self._ledger.elastic_gang(job)
         gang = base.placement if base is not None else None
         evicts = preempts(entry, job, self.config, self.never_preempting)
         claims = self._mirror.devices.named_claims

@@ -272,11 +272,11 @@ class HoldingGangs:
 
     def _ends_with(self, entry: Entry, job: JobRecord) -> tuple[Entry, JobRecord]:
         """The elastic gang of a pod that was added to it, which ends with the gang; otherwise the gang itself."""
-        uid = job.index.job_uid if job.index is not None and is_grown(job) else entry.uid
-        base, own = self._ledger.get(uid), self._mirror.jobs.get(uid)
-        if base is None or own is None or not base.state.live:
+        base = self._ledger.elastic_gang(job)
+        if base is None or not base.state.live:
             return entry, job
-        return base, own
+        own = self._mirror.jobs.get(base.uid)
+        return (base, own) if own is not None else (entry, job)
 
     def _still_held(self, entry: Entry, job: JobRecord) -> Placement:
         """The use of an evicted gang: all its slots until its job is suspended, then the slots of its pods."""

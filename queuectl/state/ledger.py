@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from queuectl.domain.arrays import growth_of
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import Code
 
@@ -40,6 +42,11 @@ class Ledger:
 
     def entries(self, *states: State) -> list[Entry]:
         return [self._entries[uid] for uid in self.uids(*states)]
+
+    def elastic_gang(self, job: JobRecord) -> Entry | None:
+        """The gang of a pod that is added to an elastic job; None for other jobs, and if the gang is not in the ledger."""
+        growth = growth_of(job)
+        return self._entries.get(growth.base) if growth is not None else None
 
     def count(self, state: State) -> int:
         return len(self._by_state[state])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from operator import attrgetter
@@ -238,6 +238,10 @@ class Mirror:
     def arrays(self) -> Mapping[str, JobRecord]:
         """The arrays and elastic Jobs by uid. Their indexes are among the jobs, and elastic Jobs themselves."""
         return self._arrays.jobs
+
+    def indexes(self, uid: str) -> Iterator[str]:
+        """The uids of the indexes of an array or elastic Job; none for another uid."""
+        return self._arrays.indexes(uid)
 
     @property
     def admission(self) -> AdmissionObjects:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -286,6 +287,26 @@ async def test_a_pod_that_is_added_has_the_queue_of_its_gang(database_url: str) 
         for one in (uid, added):
             await world.until_entry(one, lambda e: e.queue == "second", "is in the other queue")
         assert world.cluster.job(uid).queue == "second"
+
+
+async def test_all_pods_of_a_gang_have_its_priority(database_url: str) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(elastic("train", 2, 4))
+        runs, waits = index_uid(uid, 2), index_uid(uid, 3)
+        await world.until_state(runs, State.RUNNING)
+        await world.until_state(waits, State.PENDING)
+        refused = await answered(world, runs, Action.PRIORITY, priority=77)
+        assert refused == (
+            "default/train_2 has the priority of its gang: set that of default/train"
+        )
+        usual = (await world.entry(uid)).priority
+        until = time.time() + 1.5
+        assert await answered(world, uid, Action.PRIORITY, priority=77, until=until) == DONE
+        for one in (uid, runs, waits):
+            await world.until_entry(one, lambda e: e.priority == 77, "has the priority of its gang")
+        for one in (uid, runs, waits):
+            await world.until_entry(one, lambda e: e.priority == usual, "has the usual priority")
+        assert (await world.entry(runs)).attempt == 1, "it runs on"
 
 
 @pytest.mark.timeout(600)

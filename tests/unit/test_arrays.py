@@ -326,6 +326,7 @@ LEASE = CapacityLease(Placement(()), (), 1.0, 9.0)
         ((pending(FIRST, priority=-1), pending(SECOND)), SECOND),
         ((pending(FIRST, excluded=frozenset({"n1"})), pending(SECOND)), SECOND),
         ((pending(FIRST), pending(SECOND, lease=LEASE)), SECOND),
+        ((pending(FIRST, borrows_at=9.0), pending(SECOND)), SECOND),
     ],
 )
 def test_one_index_that_can_start_resumes_its_array(gangs: tuple[Pending, ...], opens: str) -> None:

@@ -37,6 +37,7 @@ from queuectl.lifecycle.outstanding_writes import planned_of
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.state.claims import priority_now
 from queuectl.state.durations import stated_of
+from queuectl.state.holding_gangs import is_grown
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -123,7 +124,7 @@ class Decider:
         if entry.cluster_queue != (queue.name if queue is not None else ""):
             return False  # its LocalQueue leads to another one, and the gang is not observed yet
         user = job.user(config.rules.user_label, config.rules.trusted_submitters)
-        priority = priority_now(entry, job, config, self._classes)
+        priority = priority_now(self._ledger, entry, job, config, self._classes)
         asked = (workload.queue, workload.priority, workload.user)
         return asked == (job.queue or "", priority, user) and asked[:2] == (
             entry.queue,
@@ -212,9 +213,9 @@ class Decider:
 
     def _is_beside(self, job: JobRecord, leaving: Container[str]) -> bool:
         """Whether the gang of a pod that is added to an elastic job runs on. True for all other gangs."""
-        if job.index is None or not job.index.grown:
+        if not is_grown(job):
             return True
-        base = self._ledger.get(job.index.job_uid)
+        base = self._ledger.elastic_gang(job)
         return base is not None and base.state.live and base.uid not in leaving
 
     def _may_start(self, entry: Entry) -> bool:

@@ -33,7 +33,7 @@ from queuectl.lifecycle.observations import Observer
 from queuectl.lifecycle.old_pods import OldPods
 from queuectl.lifecycle.outstanding_writes import Write, outstanding_writes
 from queuectl.lifecycle.refusals import Refusals
-from queuectl.lifecycle.user_commands import move_refusal
+from queuectl.lifecycle.user_commands import move_refusal, priority_refusal
 from queuectl.objects.configuration.catalog import Catalog, concerned
 from queuectl.objects.configuration.queue_config import closed
 from queuectl.state.durations import LearnedDurations
@@ -273,6 +273,8 @@ class LeaderState:
                 change.after
             ):
                 self._mirror.touched.add(change.after.uid)
+            if change.before is not None and change.before.priority != change.after.priority:
+                self._mirror.touched.update(self._mirror.indexes(change.after.uid))
 
     def drop_plan(self) -> None:
         """Undo the notes of a plan whose changes were not written."""
@@ -367,13 +369,15 @@ class LeaderState:
 
     def command_refusal(self, entry: Entry, command: Command) -> str | None:
         """Why its queue, or the queue to which it moves, does not allow a command; None if it does."""
+        job = self._mirror.jobs.get(entry.uid)
         if command.action is Action.PRIORITY:
-            return self._over_the_cap(entry.cluster_queue, command.priority)
+            shared = priority_refusal(entry, job)
+            return shared or self._over_the_cap(entry.cluster_queue, command.priority)
         if command.report is not None:
             return self._check_refusal(entry, command.report)
         if command.action is not Action.MOVE or command.queue is None:
             return None
-        shared = move_refusal(entry, self._mirror.jobs.get(entry.uid), self.ledger.get)
+        shared = move_refusal(entry, job, self.ledger.get)
         if shared is not None:
             return shared
         record = self._mirror.namespaces.get(entry.namespace)
