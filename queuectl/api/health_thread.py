@@ -17,7 +17,8 @@ from typing import Final
 from queuectl.api.app import create_health_app
 from queuectl.api.connections import ConnectionLimits
 from queuectl.api.ports import HealthChecks
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
+from queuectl.control.listen_address import ListenAddress
 from queuectl.control.progress import LONGEST_SILENCE
 
 STALLED_SECONDS: Final = LONGEST_SILENCE

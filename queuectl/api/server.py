@@ -18,7 +18,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -34,6 +34,7 @@ from queuectl.api.connections import (
     OpenConnections,
 )
 from queuectl.control.certificates import CertificateFiles
+from queuectl.control.listen_address import ListenAddress
 from queuectl.domain.errors import BadInput, QueuectlError
 
 STOP_SECONDS: Final = 5  # for requests in progress when the server stops
@@ -41,7 +42,6 @@ RENEWED_SECONDS: Final = 10.0  # between checks for a renewed certificate
 UNSEEN_SECONDS: Final = 60.0  # after which a peer that confirms no data is taken for lost
 _SHUTDOWN_SECONDS: Final = 5.0  # for the end of TLS, which a peer need not answer
 _USER_TIMEOUT: Final = getattr(socket, "TCP_USER_TIMEOUT", 18)  # of Linux
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the addresses to replace
 _RETRY_SECONDS: Final = (
     0.2  # after a failure to accept a connection, which another program can cause
 )
@@ -51,44 +51,6 @@ _log = structlog.get_logger(source="queuectl.api")
 
 class CannotListen(QueuectlError):
     """The address is in use, not of this machine, or not allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListenAddress:
-    """Where to listen; port 0 takes a free one."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> ListenAddress:
-        """Read ``HOST:PORT``, with an IPv6 host in brackets.
-
-        Raises:
-            BadInput: the text is invalid; the message quotes it.
-        """
-        host, _, port = text.rpartition(":")
-        if not host or not port.isdecimal() or len(port) > 5 or int(port) > 65535:
-            raise BadInput(f"{text!r} is not HOST:PORT, for example 127.0.0.1:8000 or [::1]:8000")
-        return cls(host.removeprefix("[").removesuffix("]"), int(port))
-
-    @property
-    def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
-
-    @property
-    def local(self) -> ListenAddress:
-        """Where programs of this machine reach it: the loopback address instead of all addresses."""
-        return replace(self, host=_LOOPBACK.get(self.host, self.host))
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True)

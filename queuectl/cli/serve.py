@@ -92,9 +92,10 @@ async def _served(settings: Settings, stop: asyncio.Event, started: asyncio.Even
     from queuectl.api.auth.audit import forget_old
     from queuectl.api.health_thread import HealthListener
     from queuectl.api.routes.events import StreamLimit
-    from queuectl.api.server import ListenAddress, WebServer
+    from queuectl.api.server import WebServer
     from queuectl.control.composition import ServeComponents, controller
     from queuectl.control.leader.schedule import supervised
+    from queuectl.control.listen_address import ListenAddress
     from queuectl.control.progress import end_if_stalled
     from queuectl.control.sources import usage_sources
     from queuectl.distribution import version

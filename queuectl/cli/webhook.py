@@ -39,7 +39,7 @@ def webhook_command(
     log_level: LevelOption = "info",
 ) -> None:
     """Serve the mutating webhook that Kubernetes before 1.36 needs."""
-    from queuectl.api.server import ListenAddress
+    from queuectl.control.listen_address import ListenAddress
     from queuectl.webhook.app import WebhookSettings
 
     configure_log(log_format, log_level)

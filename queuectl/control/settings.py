@@ -19,6 +19,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from queuectl.control.listen_address import ListenAddress
 from queuectl.control.oidc_settings import OidcSettings
 from queuectl.domain.errors import BadInput, requirement
 from queuectl.domain.links import MOST_LINKS, LinkTemplate
@@ -45,7 +46,7 @@ class LinkSetting(BaseModel):
 class SolverSettings(BaseModel):
     """Limits of the planner (domain.snapshot.SolverLimits)."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     deterministic_time: float = Field(
         0.25, gt=0, description="budget of the first solve, in CP-SAT's deterministic time"
@@ -76,7 +77,7 @@ class SolverSettings(BaseModel):
 class MetricNames(BaseModel):
     """Names of the exporters' metrics; unset = the vendor's names."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     busy: str | None = Field(
         None, description="metric: fraction of time in which the engines of a GPU were busy"
@@ -102,7 +103,7 @@ class MetricNames(BaseModel):
 class UtilizationSettings(BaseModel):
     """How the GPU use of gangs is measured (docs/how-to/utilization.md)."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     exporters: str = Field(
         "",
@@ -184,7 +185,10 @@ class Settings(BaseSettings):
     """All settings of ``queuectl serve``."""
 
     model_config = SettingsConfigDict(
-        env_prefix="QUEUECTL_", env_nested_delimiter="__", extra="forbid"
+        env_prefix="QUEUECTL_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        allow_inf_nan=False,
     )
 
     database_url: str | None = Field(
@@ -422,6 +426,16 @@ class Settings(BaseSettings):
         for link in links or ():
             LinkTemplate.parse(link.name, link.template)
         return links
+
+    @field_validator("listen", "metrics_listen", "health_listen", "visibility_listen")
+    @classmethod
+    def _address(cls, text: str, validation: ValidationInfo) -> str:
+        if text or validation.field_name != "visibility_listen":
+            try:
+                ListenAddress.parse(text)
+            except BadInput as error:
+                raise ValueError(str(error)) from error
+        return text
 
     @field_validator("lease_renew")
     @classmethod

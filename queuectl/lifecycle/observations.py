@@ -424,11 +424,14 @@ class Observer:
     def _described(
         self, job: JobRecord, config: QueueConfig, entry: Entry | None = None
     ) -> ObjectChanged:
-        """The request of its object. ``entry``: of the ledger, which alone knows the request of a group without pods."""
+        """The request of its object, with the priority of its gang if it is an added pod.
+
+        ``entry``: of the ledger, which alone knows the request of a group without pods. While an added pod runs, only its priority changes.
+        """
         gang = self._ledger.elastic_gang(job)
         if gang is not None and entry is not None and not entry.state.waiting:
-            known = (gang.priority, entry.gpus, entry.pods, None, entry.user)
-            return ObjectChanged(entry.queue, entry.cluster_queue, *known)
+            request = (entry.queue, entry.cluster_queue, gang.priority, entry.gpus, entry.pods)
+            return ObjectChanged(*request, user=entry.user)
         queue = config.cluster_queue_of(job.namespace, job.queue)
         most = queue.max_priority if queue else None
         name = queue.name if queue else ""

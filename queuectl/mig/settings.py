@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class MigSettings(BaseModel):
     """Limits of changes of MIG configurations (docs/how-to/reconfigure-mig.md)."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     wait_seconds: float = Field(
         300.0,

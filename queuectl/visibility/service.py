@@ -16,13 +16,14 @@ import structlog
 
 from queuectl.api.connections import ConnectionLimits
 from queuectl.api.ports import Diagnoser
-from queuectl.api.server import Certificate, ListenAddress, WebServer
+from queuectl.api.server import Certificate, WebServer
 from queuectl.cluster.access import KubernetesAccess
 from queuectl.cluster.client import METADATA_ONLY, Api, document_in
 from queuectl.cluster.connection import Connection
 from queuectl.control.certificate_keeper import CertificateKeeper, Publish
 from queuectl.control.certificates import server_names
 from queuectl.control.leader.schedule import supervised
+from queuectl.control.listen_address import ListenAddress
 from queuectl.db.ports import ApiStore
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ObjectGone

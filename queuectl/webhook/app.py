@@ -24,12 +24,13 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from queuectl.api.connections import ConnectionLimits
-from queuectl.api.server import Certificate, ListenAddress, WebServer
+from queuectl.api.server import Certificate, WebServer
 from queuectl.cel.expression import EvaluationError
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.writes import NAME, PATH
 from queuectl.control.certificate_keeper import CertificateKeeper
+from queuectl.control.listen_address import ListenAddress
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import BadInput
 from queuectl.telemetry.containment import ContainmentMetrics

@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from queuectl.api.app import create_app
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.ports import ClusterReader, Diagnoser
-from queuectl.api.server import Certificate, ListenAddress, WebServer
+from queuectl.api.server import Certificate, WebServer
+from queuectl.control.listen_address import ListenAddress
 from queuectl.notify.receivers_file import ReceiverList
 from queuectl.objects.configuration.owners import Owner
 from queuectl.telemetry.metrics import MetricsRecorder

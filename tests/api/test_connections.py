@@ -30,7 +30,8 @@ from queuectl.api.connections import (
     connections_within,
     raise_limit,
 )
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
+from queuectl.control.listen_address import ListenAddress
 from tests.api.serving import running
 from tests.api.signed import ADMIN, NO_RIGHTS, bearer, people, signed_app
 from tests.doubles.store import MemoryStore

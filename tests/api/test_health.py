@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from queuectl.api import health_thread
 from queuectl.api.app import create_health_app, create_metrics_app
 from queuectl.api.health_thread import STALLED_SECONDS, HealthListener, LoopHealth
-from queuectl.api.server import ListenAddress
+from queuectl.control.listen_address import ListenAddress
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.conftest import talking_to
 from tests.api.support import FixedHealth

@@ -13,7 +13,8 @@ import pytest
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
+from queuectl.control.listen_address import ListenAddress
 from tests.api.conftest import AnyStore, talking_to
 from tests.api.serving import running
 from tests.api.signed import ADMIN, asking, bearer, people, signed_app

@@ -16,7 +16,8 @@ from structlog.testing import capture_logs
 
 from queuectl.api.auth.authentication import SESSION_PATH
 from queuectl.api.body import MAX_BYTES, MAX_LIST_BYTES
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
+from queuectl.control.listen_address import ListenAddress
 from queuectl.domain.identity import Caller, Session
 from queuectl.domain.pacing import Buckets
 from tests.api.conftest import commit, talking_to

@@ -19,7 +19,8 @@ from queuectl.api import plans
 from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
+from queuectl.control.listen_address import ListenAddress
 from queuectl.control.questions import throttle, what_if
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest

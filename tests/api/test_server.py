@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from queuectl.api.server import CannotListen, ListenAddress, WebServer
+from queuectl.api.server import CannotListen, WebServer
+from queuectl.control.listen_address import ListenAddress
 from queuectl.domain.errors import BadInput
 
 ANY = ListenAddress("127.0.0.1", 0)

@@ -18,8 +18,9 @@ from starlette.routing import Route
 
 from queuectl.api import server
 from queuectl.api.auth.start import Offer, offer
-from queuectl.api.server import CannotListen, Certificate, ListenAddress, WebServer
+from queuectl.api.server import CannotListen, Certificate, WebServer
 from queuectl.cli.main import run
+from queuectl.control.listen_address import ListenAddress
 from queuectl.control.settings import settings_names
 from queuectl.domain.errors import BadInput
 from tests.support.logs import restored_logs

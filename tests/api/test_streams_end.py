@@ -17,7 +17,8 @@ from queuectl.api import feed
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH
 from queuectl.api.routes import events as route
 from queuectl.api.routes.events import StreamLimit
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
+from queuectl.control.listen_address import ListenAddress
 from tests.api.conftest import commit
 from tests.api.serving import running
 from tests.api.signed import ADMIN, NO_RIGHTS, bearer, people, signed_app

@@ -12,8 +12,9 @@ from typing import Any
 
 from queuectl.api.app import create_app
 from queuectl.api.auth.layers import AuthenticationLayer
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
 from queuectl.control.composition import ServeComponents
+from queuectl.control.listen_address import ListenAddress
 from queuectl.web.app import add_dashboard
 
 

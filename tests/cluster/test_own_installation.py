@@ -16,11 +16,12 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from queuectl.api.server import Certificate, ListenAddress, WebServer
+from queuectl.api.server import Certificate, WebServer
 from queuectl.cluster.client import Api, Forbidden
 from queuectl.cluster.connection import Connection
 from queuectl.control.bundled_database import refuse_unmoved
 from queuectl.control.certificate_keeper import CertificateKeeper, own_certificate
+from queuectl.control.listen_address import ListenAddress
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import StoreError
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane

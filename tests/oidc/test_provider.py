@@ -23,8 +23,9 @@ from queuectl.api.oidc.access import with_issuer
 from queuectl.api.oidc.browser import CALLBACK
 from queuectl.api.oidc.issuer import CodeRefused, Issuer
 from queuectl.api.routes import events
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
 from queuectl.cli.errors import Exit
+from queuectl.control.listen_address import ListenAddress
 from queuectl.control.oidc_settings import OidcSettings
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import bearer, people, signed_app

@@ -49,7 +49,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.reservations import AdvanceReservation, Occurrence, ReservedCapacity
 from queuectl.domain.rules import FairStrategy, Rules, UsageFairness
-from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.snapshot import Admitted, MakeRoom, Pending, Snapshot
 from queuectl.domain.workload import (
     Duration,
     Growth,
@@ -140,6 +140,8 @@ def snapshot_of(seed: int, sizes: Sizes = Sizes()) -> Snapshot:
     )
     made = _with_claims(random.Random(f"claims {seed}"), _with_budgets(dice, made))
     made = _with_changed_queues(random.Random(f"queues {seed}"), made, names)
+    if (room := random.Random(f"room {seed}")).random() < 0.2:
+        made = _fragmented(room, made)
     return without_level(made) if "level removed" in dice.on else made
 
 
@@ -180,6 +182,53 @@ def _with_changed_queues(rng: random.Random, snapshot: Snapshot, names: Sequence
         return replace(gang, workload=replace(gang.workload, charged_queue=name))
 
     return replace(snapshot, admitted=tuple(map(started_in, snapshot.admitted)))
+
+
+def _fragmented(rng: random.Random, snapshot: Snapshot) -> Snapshot:
+    """The same with more quota, fewer large gangs that run, and larger ones that wait, so that gangs migrate to make room."""
+
+    def rich(queue: ClusterQueue) -> ClusterQueue:
+        groups = (
+            replace(group, flavors=tuple(map(_with_more_quota, group.flavors)))
+            for group in queue.groups
+        )
+        return replace(
+            queue,
+            groups=tuple(groups),
+            defragment=Defragment.EXECUTE,
+            defragment_budget=10**7,
+        )
+
+    def larger(gang: Pending) -> Pending:
+        if gang.workload.growth is not None or rng.random() < 0.3:
+            return gang
+        level: dict[str, Any] = rng.choice(({}, *({"required": one} for one in LEVELS)))
+        asked = podset("p0", rng.choice((1, 1, 2, 3)), gpu=rng.choice((8, 8, 4)), cpu=1, **level)
+        return replace(gang, workload=replace(gang.workload, podsets=(asked,)))
+
+    queues = {name: rich(queue) for name, queue in snapshot.config.cluster_queues.items()}
+    elastic = {
+        gang.workload.family for gang in snapshot.pending if gang.workload.growth is not None
+    }
+    stay = {
+        gang.workload.uid
+        for gang in snapshot.admitted
+        if gang.workload.gpus <= 4 or gang.workload.uid in elastic or rng.random() < 0.3
+    }
+    return replace(
+        snapshot,
+        config=replace(snapshot.config, cluster_queues=queues),
+        pending=tuple(map(larger, snapshot.pending)),
+        admitted=tuple(gang for gang in snapshot.admitted if gang.workload.family in stay),
+        seek_room=True,
+        make_room=rng.choice((None, MakeRoom())),
+    )
+
+
+def _with_more_quota(quotas: FlavorQuotas) -> FlavorQuotas:
+    return replace(
+        quotas, nominal={name: amount + 10**6 for name, amount in quotas.nominal.items()}
+    )
 
 
 # Configuration.

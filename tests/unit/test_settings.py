@@ -71,6 +71,16 @@ def test_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, va
             "",
             "QUEUECTL_SHADOW: must be a valid boolean, unable to interpret input",
         ),
+        (
+            "QUEUECTL_LISTEN",
+            "8000",
+            "QUEUECTL_LISTEN: '8000' is not HOST:PORT, for example 127.0.0.1:8000 or [::1]:8000",
+        ),
+        (
+            "QUEUECTL_METRICS_LISTEN",
+            "",
+            "QUEUECTL_METRICS_LISTEN: '' is not HOST:PORT, for example 127.0.0.1:8000 or [::1]:8000",
+        ),
         ("QUEUECTL_SOLVER", "window=5", "QUEUECTL_SOLVER: 'window=5' is not JSON"),
         ("QUEUECTL_UTILIZATION__NAMES", "busy", "QUEUECTL_UTILIZATION: 'busy' is not JSON"),
     ],
@@ -82,6 +92,24 @@ def test_the_error_of_a_wrong_value_is_one_sentence_that_names_the_variable(
     with pytest.raises(InvalidSettings) as error:
         read_settings()
     assert error.value.sentences == (sentence,)
+
+
+def numbers(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    """The variables whose value is a number with a fraction."""
+    for name, field in model.model_fields.items():
+        kind, variable = field.annotation, prefix + name.upper()
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from numbers(kind, f"{variable}__")
+        elif kind in (float, float | None):
+            yield variable
+
+
+@pytest.mark.parametrize("name", list(numbers(Settings, "QUEUECTL_")))
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_each_number_is_finite(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidSettings, match=f"^{name}: must be a finite number$"):
+        read_settings()
 
 
 def test_in_shadow_mode_the_objects_of_kueue_own_the_configuration_unless_stated_otherwise(

@@ -17,12 +17,12 @@ import yaml
 from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
-from queuectl.api.server import ListenAddress
 from queuectl.cel.expression import EvaluationError
 from queuectl.cluster.apply import manifests, older_manifests
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.writes import BINDING, CONFIGURATION, NAME, PATH, POLICY
+from queuectl.control.listen_address import ListenAddress
 from queuectl.domain.errors import BadInput, ObjectGone
 from queuectl.objects import keys
 from queuectl.objects.kinds import DESCRIPTIONS, KINDS

@@ -15,8 +15,9 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from queuectl.api.connections import ConnectionLimits
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
 from queuectl.cluster.client import Api
+from queuectl.control.listen_address import ListenAddress
 from queuectl.domain.errors import BadInput, ClusterUnavailable
 from queuectl.domain.identity import Caller
 from queuectl.localcluster.certificates import Authority, KeyPair

@@ -24,7 +24,8 @@ import pytest
 from fastapi import FastAPI
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
+from queuectl.control.listen_address import ListenAddress
 from queuectl.localcluster.build import root
 from queuectl.web.vendor import fetch, packed
 

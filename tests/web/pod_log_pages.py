@@ -15,7 +15,8 @@ from fastapi import FastAPI
 
 from queuectl.api.access import Access
 from queuectl.api.auth.authentication import OpenPaths
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
+from queuectl.control.listen_address import ListenAddress
 from queuectl.domain.identity import Right
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry

@@ -14,7 +14,8 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
-from queuectl.api.server import ListenAddress, WebServer
+from queuectl.api.server import WebServer
+from queuectl.control.listen_address import ListenAddress
 from queuectl.db.ports import Commit
 from queuectl.domain.commands import Answer
 from queuectl.domain.ledger import EntryChange

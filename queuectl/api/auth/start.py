@@ -18,7 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queuectl.api import problems
 from queuectl.api.auth import authentication
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.api.server import CannotListen, Certificate, ListenAddress
+from queuectl.api.server import CannotListen, Certificate
+from queuectl.control.listen_address import ListenAddress
 from queuectl.domain.errors import BadInput
 from queuectl.domain.words import comma_separated
 

@@ -23,7 +23,7 @@ from queuectl.domain.errors import BadInput
 from queuectl.objects.kinds import KINDS, JobKinds
 
 if TYPE_CHECKING:
-    from queuectl.api.server import ListenAddress
+    from queuectl.control.listen_address import ListenAddress
     from queuectl.control.settings import Settings
 
 HOLDER: Final = "QUEUECTL_HOLDER"  # which the Deployment sets
@@ -74,14 +74,11 @@ def own_kinds(settings: Settings) -> tuple[JobKinds, list[Finding]]:
 
 def examine(settings: Settings) -> list[Finding]:
     """Findings on the ports of the replica: health, REST API and metrics."""
-    from queuectl.api.server import ListenAddress
+    from queuectl.control.listen_address import ListenAddress
 
-    try:
-        health = ListenAddress.parse(settings.health_listen).local
-        metrics = ListenAddress.parse(settings.metrics_listen).local
-        rest = ListenAddress.parse(settings.listen).local
-    except BadInput as error:
-        return [Finding("settings", Level.PROBLEM, str(error), _CHART)]
+    health = ListenAddress.parse(settings.health_listen).local
+    metrics = ListenAddress.parse(settings.metrics_listen).local
+    rest = ListenAddress.parse(settings.listen).local
     leader = f"kubectl -n {settings.namespace} exec POD-OF-THE-LEADER -- queuectl doctor"
     return [
         *_of_health(health),
