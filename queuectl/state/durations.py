@@ -123,6 +123,17 @@ class LearnedDurations:
         found = self._expectation(entry, job, config, now)
         return found.attempt(entry.past_seconds) if found is not None else None
 
+    def rest(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> Duration | None:
+        """How long a live gang continues, in whole minutes so that it does not differ in each snapshot; None = unknown."""
+        found = self._expectation(entry, job, config, now)
+        if found is None:
+            return None
+        left = found.attempt(now - _began(entry))
+        longest = None if left.longest is None else _whole_minutes(left.longest)
+        return Duration(_whole_minutes(left.seconds), left.enforced, longest)
+
     def at_start(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Duration | None:
         """The attempt of a gang as it is expected when the attempt starts, even if it has run for some time; None = unknown."""
         work, stated, part, _ = _known(entry, job, config)
@@ -232,6 +243,11 @@ def _due(entry: Entry, expectation: Expectation | None, now: float) -> float:
     if expectation.source is RunTimeSource.LIMIT:
         return inf
     return _began(entry) + expectation.until if entry.state.live else now + _AGAIN
+
+
+def _whole_minutes(seconds: float) -> float:
+    """Rounded up, and at least one minute."""
+    return max(ceil(seconds / 60), 1) * 60.0
 
 
 def _began(entry: Entry) -> float:

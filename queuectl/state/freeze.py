@@ -24,7 +24,7 @@ from queuectl.domain.reasons import WAITS_TO_EVICT, Code, Reason
 from queuectl.domain.records import NamespaceRecord
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.workload import Workload
+from queuectl.domain.workload import Duration, Workload
 from queuectl.objects.kubernetes.nodes import never_preempting
 from queuectl.state.arrays import (
     RETURN_SECONDS,
@@ -290,7 +290,7 @@ class SnapshotBuilder:
         if pending.returns_by is not None and not pending.returns(now):
             pending = replace(pending, returns_by=None)
         if changed or now >= self._durations.due_at(uid):
-            duration = self._durations.attempt(entry, job, config, now)
+            duration = self._attempt(entry, job, config, now)
             if duration != pending.workload.duration:
                 pending = replace(
                     pending, workload=self._requests.lasting(pending.workload, duration)
@@ -301,6 +301,16 @@ class SnapshotBuilder:
         if pending.lease is not None and not self._comes(pending.lease, now):
             pending = replace(pending, lease=None)
         return pending
+
+    def _attempt(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> Duration | None:
+        """How long it runs if it starts now; None = unknown. A pod that is added to a gang ends with it."""
+        gang = self._ledger.elastic_gang(job)
+        own = self._mirror.jobs.get(gang.uid) if gang is not None and gang.state.live else None
+        if gang is None or own is None:
+            return self._durations.attempt(entry, job, config, now)
+        return self._durations.rest(gang, own, config, now)
 
     def _stands_until(self, job: JobRecord, pending: Pending) -> float:
         """The unix seconds until which a pending gang is the same while its entry and its job are; at no time if it depends on others."""

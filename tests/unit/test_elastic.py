@@ -23,7 +23,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord, NodeRecord, Record, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
-from queuectl.domain.workload import Growth, Placement
+from queuectl.domain.workload import Duration, Growth, Placement
 from queuectl.lifecycle.transitions import alarm_of
 from queuectl.lifecycle.workload_events import ObservationRules, observe
 from queuectl.objects.kinds import KINDS
@@ -425,6 +425,27 @@ def test_plans_know_that_a_pod_that_was_added_ends_with_its_gang() -> None:
             "u": (61.0, True),
             second: (61.0, True),
         }
+
+
+def test_a_pod_that_waits_runs_for_the_rest_of_its_gang_in_whole_minutes() -> None:
+    job = read_job(elastic(3, 1, suspend=False, successPolicy={"rules": [{"succeededCount": 1}]}))
+    seen = mirror(replace(job, max_execution=600.0), pod("p1", 1), NamespaceRecord("default", 1))
+    see(seen, *(NodeRecord(node(f"n{n}", gpu=1), 1) for n in range(2)))
+    where = placed(gang("u", *job.podsets), {"n0": 1})
+    base = replace(entry("u", State.RUNNING), attempt=1, started_at=1.0, placement=where)
+    ledger = Ledger([base, entry(index_uid("u", 1))])
+    builder = SnapshotBuilder(seen, ledger, OtherPodUsage(seen, ledger))
+    known = replace(config(queue("pool")), local_queues={("default", "main"): LocalQueue("default", "main", "pool")})  # fmt: skip
+
+    def rest(now: float) -> Pending:
+        (found,) = builder.freeze(known, now, SolverLimits()).pending
+        return found
+
+    assert rest(9.0).workload.duration == Duration(600.0, enforced=True)
+    found = rest(62.0)
+    assert found.workload.duration == Duration(540.0, enforced=True)
+    assert rest(110.0) is found
+    assert rest(599.0).workload.duration == Duration(60.0, enforced=True)
 
 
 def test_a_pod_that_is_evicted_keeps_no_place_in_the_queue() -> None:
