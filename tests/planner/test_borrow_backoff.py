@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 
 from queuectl.domain.plan import Admission, Plan
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy, ReclaimWithinCohort
+from queuectl.domain.queues import (
+    Backfill,
+    BackfillOrder,
+    ClusterQueue,
+    QueueingStrategy,
+    ReclaimWithinCohort,
+)
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.workload import Workload
+from queuectl.domain.workload import Duration, Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose, diagnose_those
 from queuectl.planner.preempt.protections import next_change
@@ -111,6 +117,25 @@ def test_later_gangs_of_its_queue_pass_it_as_they_pass_one_without_quota() -> No
     assert started(shared(Pending(first, borrows_at=LATER), later)) == ["later"]
     strict = shared(Pending(first, borrows_at=LATER), later, strategy=QueueingStrategy.STRICT_FIFO)
     assert started(strict) == []
+
+
+@pytest.mark.parametrize(("seconds", "starts"), [(30.0, ["later"]), (600.0, [])])
+def test_a_later_gang_leaves_it_the_nominal_quota_of_its_planned_start(
+    seconds: float, starts: list[str]
+) -> None:
+    holds = replace(HOLDS, ends_at=NOW + 60, end_enforced=True)
+    waits = replace(asking("first", 2, 1.0), duration=Duration(600.0, enforced=True))
+    later = replace(asking("later", 1, 2.0), duration=Duration(seconds, enforced=True))
+    snapshot = shared(
+        Pending(waits, borrows_at=LATER),
+        later,
+        running=(holds,),
+        strategy=QueueingStrategy.BACKFILL,
+        backfill=Backfill(1, BackfillOrder.QUEUE, 0.0),
+    )
+    made = decided(snapshot)
+    assert [a.uid for a in made.admitted] == starts
+    assert [(p.uid, p.start.at) for p in made.planned] == [("first", NOW + 60)]
 
 
 def test_it_keeps_its_place_before_equal_gangs() -> None:

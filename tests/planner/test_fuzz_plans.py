@@ -43,9 +43,15 @@ def test_the_plans_of_generated_snapshots_pass_the_verifier() -> None:
     assert {name: counts.single[name] for name in LATER if not counts.single[name]} == {}
 
 
-def test_gangs_behind_one_that_is_held_for_its_nodes_are_considered_again() -> None:
-    """It had a planned start, and gets quota that an ended lease returns."""
-    assert list(complaints(940_007, FeatureCounts(), most=2)) == []
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(940_007, id="a gang with a planned start is held for its nodes, and gets quota that an ended lease returns"),
+        pytest.param(3_313, id="an added pod that waits for its checks ends with its gang"),
+    ],
+)  # fmt: skip
+def test_the_plan_of_this_seed_passes_the_verifier(seed: int) -> None:
+    assert list(complaints(seed, FeatureCounts(), most=2)) == []
 
 
 def test_a_plan_that_the_verifier_refuses_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

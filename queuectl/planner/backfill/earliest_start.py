@@ -29,6 +29,7 @@ from queuectl.planner.placement.single import domain_counts, level_reached
 from queuectl.planner.problem.fleet import Ints
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import GangRequest, starting_at
+from queuectl.planner.quota import QuotaUse
 from queuectl.planner.solver import Solver, Status
 
 # ---- Answers of the model
@@ -174,12 +175,27 @@ class Question:
 
     def _has_quota(self) -> bool:
         """Whether it has the quota at each of its times."""
-        state = self.timeline.state
         return all(
-            state.quota.allows(self.request, self.timeline.use(at, self.beside))
+            self._has_quota_at(at, self.timeline.use(at, self.beside))
             for at in self.times
             if self.present(at)
         )
+
+    def _has_quota_at(self, at: float, use: QuotaUse) -> bool:
+        """Whether it has the quota, and none that a planned gang needs which starts then and must not borrow."""
+        quota, queue, charges = self.timeline.state.quota, self.request.queue, self.request.charges
+        if queue is None or not quota.allows(self.request, use):
+            return queue is None
+        own = {
+            row: charges[row]
+            for gang in self.beside
+            if self.begin < gang.at == at
+            and gang.request.queue == queue
+            and not quota.may_borrow(gang.request)
+            for row, need in gang.request.charges.items()
+            if need and row in charges
+        }
+        return use.fits(queue, own, borrows=False)
 
     # Places.
 

@@ -106,11 +106,12 @@ def _later(index: PlanIndex, at: float) -> Snapshot:
         ):
             running.append(Admitted(entry.workload, admission.placement))
     running += [
-        Admitted(index.pending[refusal.uid].workload, refusal.lease.placement)
+        Admitted(entry.workload, refusal.lease.placement)
         for refusal in index.plan.pending
         if refusal.lease is not None
-        and refusal.uid in index.pending
-        and _still_leased(refusal, index.pending[refusal.uid].workload, at)
+        and (entry := index.pending.get(refusal.uid)) is not None
+        and _still_leased(refusal, entry.workload, at)
+        and not _ends_with_its_gang(index, entry.workload, at)
     ]
     for p in index.planned:
         workload = index.pending[p.uid].workload
