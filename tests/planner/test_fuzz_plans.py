@@ -48,6 +48,7 @@ def test_the_plans_of_generated_snapshots_pass_the_verifier() -> None:
     [
         pytest.param(940_007, id="a gang with a planned start is held for its nodes, and gets quota that an ended lease returns"),
         pytest.param(3_313, id="an added pod that waits for its checks ends with its gang"),
+        pytest.param(10_736, id="a gang with a reservation waits behind one that exceeds a Budget, and holds back no other"),
     ],
 )  # fmt: skip
 def test_the_plan_of_this_seed_passes_the_verifier(seed: int) -> None:

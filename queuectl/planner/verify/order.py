@@ -143,7 +143,7 @@ def _limited(index: PlanIndex, entries: list[Pending]) -> set[str]:
         refusal = index.refused.get(entry.workload.uid)
         if refusal is not None and never(refusal):
             limited.add(entry.workload.ref)
-        elif refusal is not None and refusal.reasons and refusal.lease is None:
+        elif refusal is not None and refusal.reasons:
             behind[entry.workload.ref] = refusal.reasons[0].details.get("behind", "")
     while more := {ref for ref, head in behind.items() if head in limited} - limited:
         limited |= more
