@@ -79,7 +79,7 @@ def move_refusal(
 
 
 def priority_refusal(entry: Entry, job: JobRecord | None) -> str | None:
-    """Why a pod of an elastic job cannot have a priority of its own; None for other jobs."""
+    """Why a pod of an elastic job cannot have another priority than its gang; None for other jobs."""
     index = job.index if job is not None else None
     if index is None or not index.grown:
         return None

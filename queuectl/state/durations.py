@@ -123,7 +123,7 @@ class LearnedDurations:
         found = self._expectation(entry, job, config, now)
         return found.attempt(entry.past_seconds) if found is not None else None
 
-    def rest(
+    def remaining(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
     ) -> Duration | None:
         """How long a live gang continues, in whole minutes so that it does not differ in each snapshot; None = unknown."""

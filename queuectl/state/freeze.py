@@ -310,7 +310,7 @@ class SnapshotBuilder:
         own = self._mirror.jobs.get(gang.uid) if gang is not None and gang.state.live else None
         if gang is None or own is None:
             return self._durations.attempt(entry, job, config, now)
-        return self._durations.rest(gang, own, config, now)
+        return self._durations.remaining(gang, own, config, now)
 
     def _stands_until(self, job: JobRecord, pending: Pending) -> float:
         """The unix seconds until which a pending gang is the same while its entry and its job are; at no time if it depends on others."""
