@@ -40,7 +40,7 @@ def test_a_slot_that_a_pod_fills_keeps_its_number(
     assert on_their_nodes(found, JOB, pods(*nodes)) is found
 
 
-def test_a_placement_stands_while_not_all_pods_run_on_a_node_to_stay() -> None:
+def test_a_placement_is_kept_while_not_all_pods_run_on_a_node() -> None:
     elsewhere = pods("n3", "n1", "n1")
     leaving = replace(elsewhere[0], terminating=True)
     failed = replace(elsewhere[0], phase=PodPhase.FAILED)
@@ -55,6 +55,6 @@ def test_a_placement_stands_while_not_all_pods_run_on_a_node_to_stay() -> None:
         assert on_their_nodes(RECORDED, JOB, found) is RECORDED
 
 
-def test_a_placement_without_nodes_stands() -> None:
+def test_a_placement_without_nodes_is_kept() -> None:
     anywhere = Placement((PodSetPlacement("main", (), pods=3, awaits_nodes=True),))
     assert on_their_nodes(anywhere, JOB, pods("n3", "n1", "n1")) is anywhere
