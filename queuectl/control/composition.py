@@ -73,6 +73,8 @@ log = structlog.get_logger()
 _SPARE_CONNECTIONS = 4
 _TRIES: Final = 4
 """To connect, before the process ends with the error."""
+_RECOVERY_SECONDS: Final = 3600.0
+"""For the statements of a recovery. With 60,000 workloads, one of them took longer than the 10 s that a leader allows."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 4.0  # seconds; the pause doubles
 _LONGEST_PAUSE_OWNED, _LONGEST_PAUSE_UNOWNED = 30.0, 300.0
 """Seconds between two reads of a CustomResourceDefinition that does not exist: of objects that own the configuration, and of others."""
@@ -484,7 +486,13 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
     async with AsyncExitStack() as stack:
         url = await stack.enter_async_context(provided(settings.database_url))
         await upgrade(url)
-        store = await PostgresLeaderStore.connect(DatabaseSettings.from_environment(url))
+        # All workloads are one transaction.
+        database = replace(
+            DatabaseSettings.from_environment(url),
+            statement_timeout=_RECOVERY_SECONDS,
+            answer_timeout=_RECOVERY_SECONDS,
+        )
+        store = await PostgresLeaderStore.connect(database)
         stack.push_async_callback(store.close)
         clock = SteadyClock()
         clock.set(await store.now())

@@ -472,7 +472,10 @@ class UsageReports(Protocol):
     async def recorded(
         self, period: Period, after: str, limit: int
     ) -> tuple[RecordedWorkload, ...]:
-        """Workloads that were started, and were there in a period: by uid, those after one."""
+        """Workloads that were started, and were there in a period: by uid, those after one.
+
+        The sums of all hours before the period are those of the hour before it.
+        """
 
     async def hours(self, period: Period) -> UsageHours:
         """The use and the requests of each LocalQueue in each hour of a period."""

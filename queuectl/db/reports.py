@@ -538,12 +538,13 @@ async def page(
     s = usage_subjects.c
     mine = s.uid == any_of()
     h, lost = usage_hours.c, usage_losses.c
+    at = func.greatest(h.hour, period.since - HOUR).label("at")
     hourly = (
-        select(s.uid, h.hour, *(func.sum(h[name]) for name in ("allocated", "used", "unknown")))
+        select(s.uid, at, *(func.sum(h[name]) for name in ("allocated", "used", "unknown")))
         .join_from(usage_hours, usage_subjects, h.subject == s.id)
-        .where(mine)
-        .group_by(s.uid, h.hour)
-        .order_by(s.uid, h.hour)
+        .where(mine, h.hour < period.until)
+        .group_by(s.uid, at)
+        .order_by(s.uid, at)
     )
     losses = (
         select(s.uid, func.sum(lost.gpu_seconds))

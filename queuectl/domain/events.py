@@ -192,6 +192,13 @@ class PodsLost:
 
 
 @dataclass(frozen=True, slots=True)
+class PodsElsewhere:
+    """All pods run, on other nodes than the ledger has; ``placement`` is the one on their nodes."""
+
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
 class PodsDone:
     """Pods are done for good; ``placement`` is what the others still need, never more than before."""
 
@@ -284,6 +291,7 @@ Event = (
     | WriteAccepted
     | PodsReady
     | PodsLost
+    | PodsElsewhere
     | PodsDone
     | GatesChanged
     | ChecksReported

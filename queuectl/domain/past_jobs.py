@@ -69,7 +69,7 @@ class RecordedWorkload:
     Attributes:
         entry: its row of the ledger.
         lost: GPU-seconds of work that evictions cost.
-        hours: of the usage ledger, oldest first; none if they are deleted already.
+        hours: of the usage ledger, oldest first; none if they are deleted already. All hours before the period are one.
     """
 
     entry: Entry

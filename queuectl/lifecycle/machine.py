@@ -40,6 +40,7 @@ from queuectl.domain.events import (
     ObjectChanged,
     ObjectDeleted,
     PodsDone,
+    PodsElsewhere,
     PodsLost,
     PodsReady,
     PriorityOver,
@@ -132,6 +133,8 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             return _ready(entry, now)
         case PodsLost():
             return _lost(entry, event, now)
+        case PodsElsewhere():
+            return _elsewhere(entry, event, now)
         case PodsDone():
             return _done(entry, event, now)
         case GatesChanged():
@@ -391,6 +394,13 @@ def _repair(entry: Entry, event: Repair, now: float) -> EntryChange:
     after = next_of(entry, placement=event.placement)
     reason = Reason(Code.REPAIRED, "pods of lost nodes are placed on other nodes")
     return EntryChange(entry, after, now, Note("Repaired", entry.state, entry.state, reason))
+
+
+def _elsewhere(entry: Entry, event: PodsElsewhere, now: float) -> EntryChange:
+    _need(entry, event, State.STARTING, State.RUNNING)
+    after = next_of(entry, placement=event.placement)
+    reason = Reason(Code.ADOPTED, "its pods run on other nodes than were recorded")
+    return EntryChange(entry, after, now, Note("Adopted", entry.state, entry.state, reason))
 
 
 def _ready(entry: Entry, now: float) -> EntryChange | None:

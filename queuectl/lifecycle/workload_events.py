@@ -21,6 +21,7 @@ from queuectl.domain.events import (
     NoticeOver,
     ObjectDeleted,
     PodsDone,
+    PodsElsewhere,
     PodsLost,
     PodsReady,
     QueueMoved,
@@ -48,7 +49,13 @@ from queuectl.lifecycle.outstanding_writes import suspended_again
 from queuectl.lifecycle.provisioning import unanswered
 from queuectl.lifecycle.refusals import WriteRefusal
 from queuectl.lifecycle.transitions import awaits_replacements, execution_limit, unconfirmed_at
-from queuectl.state.readiness import all_ready, held_by_others, not_ready, still_needed
+from queuectl.state.readiness import (
+    all_ready,
+    held_by_others,
+    not_ready,
+    on_their_nodes,
+    still_needed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +202,12 @@ def _live(
     if eviction is not None:
         yield eviction
     elif started:
+        placement = entry.placement and on_their_nodes(entry.placement, job, current)
+        if placement is not None and placement is not entry.placement:
+            yield PodsElsewhere(placement)
         yield PodsReady() if ready else PodsLost(why, held_by_others(current))
-        if entry.state is State.RUNNING and entry.placement is not None:
-            yield PodsDone(still_needed(entry.placement, job, current, terms.names))
+        if entry.state is State.RUNNING and placement is not None:
+            yield PodsDone(still_needed(placement, job, current, terms.names))
         refusal = terms.refusal
         pin = refusal is not None and refusal.purpose is Purpose.PIN
         if refusal is not None and pin and gated and entry.state is State.RUNNING:

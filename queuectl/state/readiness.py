@@ -162,6 +162,38 @@ def still_needed(
     return placement if same else Placement(tuple(kept))
 
 
+def on_their_nodes(placement: Placement, job: JobRecord, pods: Sequence[PodRecord]) -> Placement:
+    """The placement on the nodes where all its pods run; the same object if they run there or not all of them run.
+
+    They run elsewhere if the database does not have the repair that moved them: it was restored from a backup, or lost its last
+    commits. The cluster is right about running pods.
+
+    Args:
+        placement: of the attempt.
+        job: its object.
+        pods: of this attempt.
+    """
+    there = _of_job(job, (pod for pod in pods if not pod.terminal))
+    found = tuple(_where_they_run(placed, there[placed.podset]) for placed in placement.podsets)
+    return placement if found == placement.podsets else Placement(found)
+
+
+def _where_they_run(placed: PodSetPlacement, pods: Sequence[PodRecord]) -> PodSetPlacement:
+    """Slots that a pod fills keep their numbers."""
+    left = Counter(pod.node for pod in pods if pod.node is not None and not pod.terminating)
+    if not placed.nodes or not len(pods) == left.total() == placed.count:
+        return placed
+    moved = left - Counter(placed.by_node)
+    if not moved:
+        return placed
+    others, slots = moved.elements(), []
+    for node in (node for node, count in placed.nodes for _ in range(count)):
+        stays = left[node] > 0
+        left[node] -= stays
+        slots.append(node if stays else next(others))
+    return replace(placed, nodes=tuple((node, len([*run])) for node, run in groupby(slots)))
+
+
 def _kept(
     placed: PodSetPlacement,
     podset: PodSet,

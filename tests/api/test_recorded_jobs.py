@@ -41,6 +41,7 @@ from queuectl.domain.identity import Right
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry
 from queuectl.domain.past_jobs import RecordedWorkload, UsedHour, recorded_job
+from queuectl.domain.usage_reports import Period
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.words import format_time
 from queuectl.objects.configuration.queue_config import build
@@ -75,7 +76,7 @@ def lives() -> Iterator[Any]:
         yield live_through(job(name, at=AT + at), *events, priority=7)
 
 
-def ledger_hour() -> Fold:
+def ledger_hour(begin: float = AT) -> Fold:
     """The gang that runs holds its 32 GPUs from 110 s to 3,600 s, a quarter used, and an eviction has lost 640 GPU-seconds."""
     who = Subject("uid-job-runs", "Job", "team-a", "runs", "default", "gpus", "", "ann", ())
     held = FlavorGpus("h100", "", 32)
@@ -83,13 +84,13 @@ def ledger_hour() -> Fold:
     def mark(at: float, phase: UsagePhase, loss: LostWork | None = None) -> Mark:
         return Mark(who.uid, at, at, phase, 1, held.gpus, (held,), who, loss)
 
-    fold = Fold(AT, AT + HOUR, AccountingTerms({"gpus": ""}, {}))
-    use = GangUse(who.uid, 1, UseState.ACTIVE, AT, AT + HOUR, 0.25, 1.0, "")
+    fold = Fold(begin, begin + HOUR, AccountingTerms({"gpus": ""}, {}))
+    use = GangUse(who.uid, 1, UseState.ACTIVE, begin, begin + HOUR, 0.25, 1.0, "")
     marks = [
-        mark(AT + 110, UsagePhase.HOLDS),
-        mark(AT + 200, UsagePhase.HOLDS, LostWork("Preempted", 640.0)),
+        mark(begin + 110, UsagePhase.HOLDS),
+        mark(begin + 200, UsagePhase.HOLDS, LostWork("Preempted", 640.0)),
     ]
-    fold.workload(None, marks, all_along(use, AT))
+    fold.workload(None, marks, all_along(use, begin))
     return fold
 
 
@@ -121,6 +122,20 @@ async def test_a_job_has_its_submission_its_work_and_its_utilization(
     # Since 110 s, less the lost work: 640 GPU-seconds are 20 s of 32 GPUs.
     assert (runs["durationSeconds"], runs["finished"]) == (1.5 * HOUR - 110 - 20, False)
     assert runs["utilization"] == [{"afterSeconds": 0, "utilization": 0.25}]
+
+
+async def test_the_hours_before_a_period_are_one(store: AnyStore) -> None:
+    """A gang that has run for a year has thousands of them, and a page has hundreds of gangs."""
+    await recorded(store)
+    epoch = await store.take_over("test", 0)
+    for begin in (AT + HOUR, AT + 2 * HOUR, AT + 3 * HOUR):
+        fold, until = ledger_hour(begin), begin + HOUR
+        await store.usage.keep(fold, over=begin, until=until, marks=(), epoch=epoch, free={})
+    period = Period(int(AT + 2 * HOUR), int(AT + 3 * HOUR))
+    (runs,) = await store.usage.recorded(period, "uid-job-ran", 10)
+    held = 32.0 * (HOUR - 110)
+    assert [one.hour for one in runs.hours] == [AT + HOUR, AT + 2 * HOUR]
+    assert [one.allocated for one in runs.hours] == pytest.approx([2 * held, held])
 
 
 async def test_jobs_that_ended_before_the_period_or_never_started_are_left_out(

@@ -7,10 +7,13 @@ from typing import Final
 
 import pytest
 
-from queuectl.control import supervisor
+from queuectl.cluster.adapter import KubernetesCluster
+from queuectl.control import composition, supervisor
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover
 from queuectl.control.progress import SteadyClock
+from queuectl.control.settings import Settings
+from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.commands import BY_ADMIN, Action
 from queuectl.domain.errors import BadInput, WriteRefused
 from queuectl.domain.ledger import State
@@ -25,6 +28,7 @@ from queuectl.objects.kinds import KINDS
 from tests.control.alike import ALIKE
 from tests.control.process import running, until
 from tests.control.rig import Rig, gang, live, rig
+from tests.doubles.cluster import FakeCluster
 from tests.support.postgres import TestPostgres
 
 NAMES = ("runs", "starts", "leaves", "held", "held-later", "given-up", "waits")
@@ -216,4 +220,34 @@ async def test_no_process_leads_on_an_empty_database_with_running_gangs_until_re
             await until(lambda: bool(cluster.leader and cluster.leader.holder), "it leads")
             assert (await world.until_state(uid, State.RUNNING)).attempt == 1
         assert {pod.uid for pod in live(cluster.pods_of(uid))} == pods
+    await postgres.drop(name)
+
+
+SLOW: Final = """
+    CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$;
+    CREATE TRIGGER slow AFTER INSERT ON workloads EXECUTE FUNCTION slow();
+"""
+
+
+async def test_a_database_that_takes_long_for_all_workloads_is_recovered(
+    database_url: str, postgres: TestPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement that writes them all can take longer than a statement of a leader may."""
+    async with rig(database_url, 2) as world:
+        uid = world.cluster.submit(gang("Job", "runs", 2))
+        await world.until_state(uid, State.RUNNING)
+        cluster = world.cluster
+
+    async def connect(*_: object, **__: object) -> FakeCluster:
+        return cluster
+
+    name = await postgres.fresh()
+    for statement in SLOW.strip().split(";\n"):
+        await postgres.execute(statement.removesuffix(";"), name)
+    url = postgres.server.url(name)
+    hasty = DatabaseSettings(url, statement_timeout=0.2, answer_timeout=0.3)
+    monkeypatch.setattr(DatabaseSettings, "from_environment", lambda *_, **__: hasty)
+    monkeypatch.setattr(KubernetesCluster, "connect", connect)
+    found = await composition.recovered(Settings(database_url=url), [])
+    assert found.states == {State.RUNNING: 1}
     await postgres.drop(name)

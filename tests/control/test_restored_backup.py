@@ -10,8 +10,9 @@ from sqlalchemy import make_url
 
 from queuectl.domain.commands import Action
 from queuectl.domain.ledger import Entry, State
+from queuectl.domain.reasons import Code
 from tests.control.alike import ALIKE
-from tests.control.rig import Rig, gang, live, rig
+from tests.control.rig import Rig, gang, live, nodes, rig
 from tests.control.test_recover import suspended
 from tests.support.postgres import TestPostgres
 
@@ -97,4 +98,45 @@ async def test_complete_gangs_continue_and_no_attempt_starts_twice(
         after = {name: {pod.uid for pod in live(cluster.pods_of(uids[name]))} for name in CONTINUE}
         assert after == before
         assert world.kills == 0
+    await postgres.drop(backup)
+
+
+@pytest.mark.parametrize("kind", ALIKE)
+@pytest.mark.parametrize("returns", [False, True])
+async def test_a_gang_that_was_repaired_after_the_backup_runs_on_and_holds_the_nodes_of_its_pods(
+    database_url: str, postgres: TestPostgres, kind: str, *, returns: bool
+) -> None:
+    """``returns``: the lost node is there again, and free for another gang."""
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(gang(kind, "repaired", 2))
+        await world.until_state(uid, State.RUNNING)
+        await world.stop()
+        cluster = world.cluster
+    backup = await postgres.fresh(like=make_url(database_url).database or "")
+    async with rig(database_url, 3, cluster=cluster) as world:
+        lost = live(cluster.pods_of(uid))[0].node
+        assert lost is not None
+        cluster.delete_node(lost)
+        await world.until(
+            lambda: (
+                len(pods := live(cluster.pods_of(uid))) == 2 and lost not in {p.node for p in pods}
+            ),
+            "it is repaired",
+        )
+        before = {pod.uid: pod.node for pod in live(cluster.pods_of(uid))}
+        await world.stop()
+    if returns:
+        cluster.add_node(next(each for each in nodes(3) if each["metadata"]["name"] == lost))
+    async with rig(postgres.server.url(backup), 3, cluster=cluster) as world:
+        other = cluster.submit(gang(kind, "other", 1))
+        answered = State.RUNNING if returns else State.PENDING
+        await world.until_entry(
+            other, lambda e: e.state is answered and e.reason.code is not Code.QUEUED, "answered"
+        )
+        entry = await world.entry(uid)
+        assert (entry.state, entry.attempt) == (State.RUNNING, 1)
+        assert {pod.uid: pod.node for pod in live(cluster.pods_of(uid))} == before
+        assert entry.placement is not None
+        assert {node for p in entry.placement.podsets for node, _ in p.nodes} == {*before.values()}
+        await world.at_rest()
     await postgres.drop(backup)

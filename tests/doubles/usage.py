@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from uuid import UUID
 
 from queuectl.domain.accounting import (
+    HOUR,
     MILLISECONDS,
     UNITS,
     Amounts,
@@ -243,7 +244,7 @@ class MemoryUsage:
             and entry.queued_at < period.until
             and (entry.finished_at is None or entry.finished_at > period.since)
         ]
-        return tuple(_recorded(entry, tables) for entry in found[:limit])
+        return tuple(_recorded(entry, tables, period) for entry in found[:limit])
 
     async def hours(self, period: Period) -> UsageHours:
         tables, _ = await self._reach()
@@ -407,13 +408,14 @@ def _group_of(
             return {"hour": str(hour)}
 
 
-def _recorded(entry: Entry, tables: MemoryUsageTables) -> RecordedWorkload:
+def _recorded(entry: Entry, tables: MemoryUsageTables, period: Period) -> RecordedWorkload:
     mine = {number for number, who in tables.subjects.items() if who.uid == entry.uid}
     lost = sum(one.gpu_seconds for (_, who, _, _), one in tables.losses.items() if who in mine)
     hours: dict[int, Amounts] = {}
     for (hour, who, _, _), amounts in tables.hours.items():
-        if who in mine:
-            hours[hour] = added(hours.get(hour, Amounts()), amounts)
+        if who in mine and hour < period.until:
+            at = max(hour, period.since - HOUR)
+            hours[at] = added(hours.get(at, Amounts()), amounts)
     used = (
         UsedHour(hour, *(n / UNITS for n in (one.allocated, one.used, one.unknown)))
         for hour, one in sorted(hours.items())

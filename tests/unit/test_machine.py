@@ -26,6 +26,7 @@ from queuectl.domain.events import (
     ObjectChanged,
     ObjectDeleted,
     PodsDone,
+    PodsElsewhere,
     PodsLost,
     PodsReady,
     PriorityOver,
@@ -647,7 +648,7 @@ def test_a_description_without_a_new_value_is_not_a_change() -> None:
 EVENTS = st.sampled_from(
     [
         Admit(PLACEMENT), Adopt(MOVED, 9), AttemptFound(9), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
-        StartConfirmed(), PodsReady(), PodsLost("a pod is missing"), PodsDone(MOVED), Drained(), RetryDue(), Ended(JobOutcome.FAILED), ObjectDeleted(),
+        StartConfirmed(), PodsReady(), PodsLost("a pod is missing"), PodsDone(MOVED), PodsElsewhere(MOVED), Drained(), RetryDue(), Ended(JobOutcome.FAILED), ObjectDeleted(),
         MOVED_AWAY, OVER_TIME, NoticeOver(), GatesChanged(("data",)), GatesChanged(()), HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE,
         ask(Action.PRIORITY, 7), ask(Action.PRIORITY, 8, until=310.0), ask(Action.PRIORITY), PriorityOver(10),
         PREEMPT, MOVE, QueueMoved(), ASKS_ELSEWHERE, MoveRefused("no"), RequiredWriteRefused(Purpose.STOP, "no"), WriteAccepted(),
