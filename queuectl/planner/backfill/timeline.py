@@ -21,7 +21,7 @@ import numpy as np
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.queues import WithinClusterQueue
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.snapshot import NO_END, Admitted, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import (
     PlannedGang,
@@ -178,7 +178,8 @@ class Timeline:
         if repaired is not None:
             return inf if repaired.ends_at is None else max(repaired.ends_at, self.now + SOON)
         held = self.state.held.get(workload.uid)
-        return (self.now if held is None else held.until) + length(request)
+        start = self.now if held is None else held.until
+        return start + length(request) if start < NO_END else inf
 
     def holds(self, request: GangRequest, at: float) -> bool:
         """Whether a gang that starts now must count at a time."""

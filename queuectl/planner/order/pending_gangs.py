@@ -62,12 +62,13 @@ def class_key(pending: Pending, queue: str | None, lines: Lines) -> ClassKey:
     asks = tuple((p.count, p.shape, p.topology, p.group, admissible(p)) for p in podsets)
     duration = pending.workload.duration if lines else None
     end = None if duration is None else (duration.enforced, duration.longest is None)
-    grows, evicts = pending.workload.grows, pending.workload.evicts
+    growth, evicts = pending.workload.growth, pending.workload.evicts
+    gang = growth.base if growth is not None else None  # pods of one gang wait for its lower ranks
     checks = (
         pending.ready_checks if lines else None
     )  # the end of a gang that is held for checks is unknown
     limits = (pending.excluded, pending.borrows_at, pending.unasked)
-    return ClassKey(queue, (asks, limits, end, checks, grows, evicts))
+    return ClassKey(queue, (asks, limits, end, checks, gang, evicts))
 
 
 def length_of(workload: Workload) -> float:
