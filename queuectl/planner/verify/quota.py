@@ -273,9 +273,11 @@ def check_budgets(index: PlanIndex) -> Iterator[PlanViolation]:
 
 
 def _had(index: PlanIndex, claim: PlacedGang) -> bool:
-    """Whether it is a lease that its gang had before this plan."""
+    """Whether it is a lease that its gang had before this plan, and that has not expired."""
     lease = index.pending[claim.workload.uid].lease
-    return not claim.now and lease is not None and lease.placement == claim.placement
+    if claim.now or lease is None or lease.expires_at <= index.snapshot.now:
+        return False
+    return lease.placement == claim.placement
 
 
 def _cost(index: PlanIndex, balance: BudgetBalance, claim: PlacedGang) -> int:
