@@ -197,6 +197,8 @@ def _of_waiting(
     record = requests.of(entry.namespace, name, entry.uid)
     if record is None:
         why = requests.refused.get((entry.namespace, name))
+        if why is None and status.state is CheckState.READY and _awaits_nodes(entry):
+            why = "the request is deleted"  # so no condition of it ends the hold
         return _tried_again(entry, status, settings, why) if why is not None else None
     if record.state is RequestState.PROVISIONED:
         return _ready(entry, job, status, settings, record)
@@ -205,6 +207,10 @@ def _of_waiting(
     if status.state is CheckState.READY:
         return None
     return CheckReport(status.name, CheckState.PENDING, record.message)
+
+
+def _awaits_nodes(entry: Entry) -> bool:
+    return entry.lease is not None and entry.lease.placement.awaits_nodes
 
 
 def _ready(

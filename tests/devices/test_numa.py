@@ -19,14 +19,28 @@ from queuectl.devices.numa_devices import CLAIM_OF_OTHERS, NumaDevices, claim_of
 from queuectl.devices.reading import needs_of
 from queuectl.devices.rows import groups_of
 from queuectl.domain.devices import ClaimSpec, DeviceInventory, NodeZones, PodDevices
+from queuectl.domain.fleet import NodeTemplate
+from queuectl.domain.plan import Refusal
 from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.reasons import Code
 from queuectl.domain.request_rules import ContainerNeeds, PodNeeds, limited, requested
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import PlanRule, verify
-from tests.planner.build import gang, holding, node, podset, world
+from tests.planner.build import (
+    FLAVOR,
+    config,
+    gang,
+    holding,
+    node,
+    podset,
+    queue,
+    resources,
+    world,
+)
+from tests.planner.test_provisioning import checked
 
 CPU = 1000  # millicores
 GIB = 1 << 30
@@ -349,3 +363,40 @@ def test_a_second_snapshot_has_the_same_objects() -> None:
     assert second.pending[0] is first.pending[0]
     plain = cluster({"n": TWO_ZONES}, [one(pods(1, container(1, 1), aligned=False))])
     assert with_devices(plain, DeviceCache()) is plain
+
+
+@pytest.mark.parametrize(
+    "template", [None, NodeTemplate(resources(gpu=8, cpu=16 * CPU, pods=110), 9)]
+)
+def test_a_gang_that_requests_one_numa_node_changes_no_request_for_nodes_of_another(
+    template: NodeTemplate | None,
+) -> None:
+    plain = gang("plain", podset(count=3, gpu=8))
+    aligned = gang("aligned", pods(1, container(4, 8, 4)), queued_at=1.0)
+    for gangs in ([plain], [plain, aligned]):
+        waits = made_for(gangs, template)["plain"]
+        assert waits.lease is not None
+        assert waits.reasons[0].code is Code.WAITING_FOR_CHECKS
+
+
+def test_no_nodes_are_requested_for_a_gang_that_requests_one_numa_node() -> None:
+    runs = holding(gang("runs", podset(count=2, gpu=8)), {"n0": 1, "n1": 1})
+    aligned = gang("aligned", pods(2, container(4, 8, 4)), queued_at=1.0)
+    waits = made_for([aligned], None, [runs])["aligned"]
+    assert waits.lease is None
+    assert [reason.message for reason in waits.reasons][1:] == [
+        "no nodes are requested, because podset w requests one NUMA node for each pod"
+    ]
+
+
+def made_for(
+    gangs: Sequence[Workload], template: NodeTemplate | None, admitted: Sequence[Admitted] = ()
+) -> dict[str, Refusal]:
+    """The gangs that wait, on two nodes with NUMA nodes and with a check that makes nodes of this template."""
+    flavors = [ResourceFlavor(FLAVOR, topology="gpus", node_template=template)]
+    quota = config(queue(memory=64 * GIB), flavors=flavors)
+    snapshot = cluster({"n0": TWO_ZONES, "n1": TWO_ZONES}, gangs, admitted)
+    snapshot = checked(replace(snapshot, config=quota))
+    made = plan(with_devices(snapshot, DeviceCache()))
+    assert verify(snapshot, made) == ()
+    return {refusal.uid: refusal for refusal in made.pending}

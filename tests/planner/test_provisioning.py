@@ -299,6 +299,27 @@ def test_only_flavors_with_the_check_are_asked_for() -> None:
     assert {f for p in lease.placement.podsets for f in p.charged} == {"spot"}
 
 
+def flavors_held(made: Plan) -> set[str]:
+    """The flavors whose quota is reserved for the first gang that waits."""
+    lease = made.pending[0].lease
+    charged = lease.placement.podsets if lease is not None else ()
+    return {flavor for placed in charged for flavor in placed.charged}
+
+
+def test_a_gang_whose_nodes_are_made_keeps_the_quota_of_their_flavor() -> None:
+    """Nothing requests nodes of another flavor for it, and others would get the quota for its nodes."""
+    two = queue(gpu=16, flavors=(FLAVOR, "spot"))
+    runs = holding(small("runs"), {"n0": 1})
+    asked = decided(checked(world([NODE], [PAIR], [runs], two, flavors=FLAVORS)))
+    assert flavors_held(asked) == {"spot"}, "the first flavor has no quota left"
+    ready = Pending(PAIR, asked.pending[0].lease, ready_checks=frozenset({"nodes"}))
+    later = decided(checked(world([NODE], [ready], (), two, flavors=FLAVORS)))
+    assert (awaits(later), flavors_held(later)) == (["pair"], {"spot"})
+    other = queue(gpu=16, flavors=(FLAVOR,))
+    moved = decided(checked(world([NODE], [ready], (), other, flavors=FLAVORS)))
+    assert awaits(moved) == [], "it queues again, and gets a request for nodes of another flavor"
+
+
 def test_a_start_without_nodes_is_refused_by_the_verifier() -> None:
     asked = checked(world([], [Pending(PAIR, ready_checks=frozenset({"nodes"}))], (), of_quota(16)))
     assert rules(asked, start(PAIR, {})) == {PlanRule.INADMISSIBLE}

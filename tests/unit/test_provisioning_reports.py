@@ -18,6 +18,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.provisioning import ProvisioningConfig, ProvisioningRecord, RequestState
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import ClusterQueue, FlavorQuotas, LocalQueue, ResourceGroup
+from queuectl.domain.snapshot import NO_END, CapacityLease
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.lifecycle.provisioning import reports
 from queuectl.objects.kubernetes.provisioning import request_name
@@ -28,6 +29,7 @@ FLAVORS = tuple(FlavorQuotas(name, {GPU: 16}) for name in ("spot", "bought"))
 CHECK = AdmissionCheck(
     "nodes", PROVISIONING, settings="p", provisioning=ProvisioningConfig("p", "c", retries=0)
 )
+PATIENT = replace(CHECK, provisioning=ProvisioningConfig("p", "c"))
 QUEUE = replace(
     CONFIG.cluster_queues["cq"],
     groups=(ResourceGroup((GPU,), FLAVORS),),
@@ -58,3 +60,23 @@ def test_a_running_gang_whose_nodes_are_revoked_gets_another_flavor_wherever_its
     (report,) = reports(entry, RESUMED, requests, config, 100.0)
     assert report.state is CheckState.RETRY
     assert [flavor for flavor, _ in report.unasked] == ["spot"]
+
+
+@pytest.mark.parametrize("awaits_nodes", [True, False])
+def test_a_gang_that_waits_for_nodes_whose_request_is_deleted_queues_again(
+    awaits_nodes: bool,
+) -> None:
+    """Nothing would end its hold: no booking expires."""
+    nodes = () if awaits_nodes else (("n1", 1), ("n2", 1))
+    placed = PodSetPlacement("main", nodes, {GPU: "spot"}, awaits_nodes=awaits_nodes)
+    entry = replace(
+        LIVE,
+        state=State.RESERVED,
+        placement=None,
+        lease=CapacityLease(Placement((placed,)), (), 0.0, NO_END),
+        checks=Checks((CheckStatus("nodes", CheckState.READY),)),
+    )
+    config = replace(CONFIG, cluster_queues={"cq": QUEUE}, checks={"nodes": PATIENT})
+    found = reports(entry, RESUMED, ProvisioningRequests(), config, 100.0)
+    expected = [(CheckState.RETRY, "the request is deleted")] if awaits_nodes else []
+    assert [(report.state, report.message) for report in found] == expected

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from queuectl.domain.checks import CheckRule
+from queuectl.domain.devices import OTHER_PODS, PodDevices
 from queuectl.domain.fleet import Fleet, Node, NodeTemplate, Taint
 from queuectl.domain.plan import Proof, Refusal
 from queuectl.domain.provisioning import MOST_PODSETS
@@ -102,6 +103,8 @@ def hold_without_nodes(
 ) -> Hold | NotMade:
     """Quota for a gang, under the first choice of flavors for which a check makes nodes and quota is left.
 
+    A gang whose nodes were made keeps its flavors: no other nodes are requested for it while it holds quota.
+
     Args:
         state: of the cycle.
         pending: the gang. It starts nowhere now.
@@ -115,11 +118,14 @@ def hold_without_nodes(
         return NotMade()
     makers = makers_of_nodes(state.problem.snapshot.config, queue, workload)
     unrequestable = _unrequestable(state.problem.snapshot.config, workload, makers)
+    made_for = _made_for(pending)
     never = []
     for request in requests:
         if request.cut is not None or len(request.flavors) != len(workload.podsets):
             continue
         placement = _without_nodes(state, pending, request)
+        if made_for is not None and _charged(placement) != made_for:
+            continue
         needed = needed_checks(queue, placement, pending.ready_checks)
         needed_makers = [rule.name for rule in makers if rule.name in needed]
         if (
@@ -142,11 +148,25 @@ def hold_without_nodes(
     return NotMade(tuple(sorted(never, key=lambda reason: reason.never_fits)))
 
 
+def _made_for(pending: Pending) -> list[frozenset[str]] | None:
+    """The flavors of the nodes that were made for a gang, per podset; None if it does not wait for such nodes."""
+    lease = pending.lease
+    return _charged(lease.placement) if lease is not None and lease.placement.awaits_nodes else None
+
+
+def _charged(placement: Placement) -> list[frozenset[str]]:
+    return [frozenset(podset.charged) for podset in placement.podsets]
+
+
 def _unrequestable(
     config: QueueConfig, workload: Workload, makers: Iterable[CheckRule]
 ) -> Reason | None:
-    """Why no request can ask for the nodes of a gang: it has ResourceClaims, or too many podsets. None = it can."""
-    claiming = [p.name for p in workload.podsets if p.claims or p.shape.devices is not None]
+    """Why no request can ask for the nodes of a gang: it has ResourceClaims, NUMA nodes, or too many podsets. None = it can."""
+    aligned = [podset.name for podset in workload.podsets if podset.one_numa_node]
+    if aligned:
+        text = f"no nodes are requested, because podset {', '.join(aligned)} requests one NUMA node for each pod"
+        return Reason(Code.SHAPE_NEVER_FITS, text, {"podSets": aligned})
+    claiming = [p.name for p in workload.podsets if p.claims or _claims_devices(p.shape.devices)]
     if claiming:
         text = f"no nodes are requested, because podset {', '.join(claiming)} requests devices by ResourceClaims"
         return Reason(Code.SHAPE_NEVER_FITS, text, {"podSets": claiming})
@@ -156,6 +176,19 @@ def _unrequestable(
         return None
     text = f"no nodes are requested, because a ProvisioningRequest has at most {MOST_PODSETS} podSets, and this one needs {most}"
     return Reason(Code.SHAPE_NEVER_FITS, text, {"podSets": most})
+
+
+def _claims_devices(devices: PodDevices | None) -> bool:
+    """Whether a pod requests devices. NUMA nodes that it takes from gangs that request one are none."""
+    if devices is None:
+        return False
+    asked = {
+        option.device_class
+        for claim in devices.claims
+        for r in claim.requests
+        for option in r.options
+    }
+    return bool(devices.shared) or not asked <= {OTHER_PODS}
 
 
 def _unasked(state: CycleState, pending: Pending, made_flavors: frozenset[str]) -> Reason | None:
