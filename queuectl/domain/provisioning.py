@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from queuectl.domain.workload import PodSet
+from queuectl.domain.workload import Placement, PodSet
 
 CONSUMES: Final = "autoscaling.x-k8s.io/consume-provisioning-request"
 """Annotation of a pod: the request that made its node."""
@@ -56,20 +56,25 @@ class ProvisioningConfig:
     selectors: tuple[tuple[str, str], ...] = ()
     merge: MergePolicy | None = None
 
-    def requested(self, podsets: Collection[PodSet]) -> tuple[tuple[PodSet, int], ...]:
-        """The podsets of a request with their numbers of pods. A podset stands for those that are merged with it."""
-        merged: list[tuple[PodSet, int]] = []
+    def requested(
+        self, podsets: Collection[PodSet], placement: Placement | None = None
+    ) -> tuple[tuple[PodSet, int], ...]:
+        """The podsets of a request with their numbers of pods. A podset stands for those that are merged with it.
+
+        ``placement``: which flavors they are charged to; None = all to the same.
+        """
+        merged: dict[object, tuple[PodSet, int]] = {}
         for podset in podsets:
             asked = {resource for resource, amount in podset.shape.requests.items() if amount}
             if not podset.count or (self.managed and self.managed.isdisjoint(asked)):
                 continue
-            # The template of a request has what decides about nodes only, so equal shapes are equal templates.
-            same = next((n for n, (p, _) in enumerate(merged) if p.shape == podset.shape), None)
-            if self.merge is not None and same is not None:
-                merged[same] = (merged[same][0], merged[same][1] + podset.count)
-            else:
-                merged.append((podset, podset.count))
-        return tuple(merged)
+            placed = placement.of(podset.name) if placement is not None else None
+            # The template of a request has what decides about nodes only, so it follows from the shape and the flavors.
+            template = podset.shape, placed.charged if placed is not None else frozenset()
+            key = template if self.merge is not None else podset.name
+            first, count = merged.get(key, (podset, 0))
+            merged[key] = first, count + podset.count
+        return tuple(merged.values())
 
 
 class RequestState(StrEnum):

@@ -356,6 +356,21 @@ def test_no_nodes_are_asked_for_a_gang_with_more_podsets_than_a_request_has(
 # Flavors whose requests failed.
 
 
+@pytest.mark.parametrize(("quota", "requested"), [(8, [1, 1]), (16, [2])])
+def test_equal_podsets_are_merged_only_if_their_nodes_are_of_one_flavor(
+    quota: int, requested: list[int]
+) -> None:
+    """A podset of a request has one template, with the node labels of one flavor."""
+    two = queue(gpu=quota, flavors=(FLAVOR, "spot"))
+    pair = gang("pair", podset("a", gpu=8), podset("b", gpu=8))
+    made = decided(checked(world([], [pair], (), two, flavors=FLAVORS)))
+    lease = made.pending[0].lease
+    assert lease is not None
+    settings = ProvisioningConfig("p", "c", merge=MergePolicy.TEMPLATES)
+    asked = settings.requested(pair.podsets, lease.placement)
+    assert [count for _, count in asked] == requested
+
+
 def test_no_nodes_are_asked_for_of_a_flavor_whose_requests_failed() -> None:
     two = queue(gpu=16, flavors=(FLAVOR, "spot"))
     failed = Pending(PAIR, unasked=((FLAVOR, NOW + 1800),))

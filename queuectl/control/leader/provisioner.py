@@ -136,8 +136,9 @@ class Provisioner:
     def _remember_started(self, key: _Key, request: _Wanted) -> None:
         """Note those of a gang that has started: an autoscaler deletes its request after a week."""
         job = self._mirror.jobs.get(request.entry.uid)
-        podsets = request.settings.requested(job.podsets) if job is not None else ()
-        names = (template_name(key[1], podset.name) for podset, _ in podsets)
+        podsets = job.podsets if job is not None else ()
+        requested = request.settings.requested(podsets, request.entry.placement)
+        names = (template_name(key[1], podset.name) for podset, _ in requested)
         self._remember(key, request.entry.uid, *names)
 
     async def _create(self, key: _Key, request: _Wanted) -> None:

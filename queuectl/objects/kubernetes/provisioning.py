@@ -166,8 +166,9 @@ def documents(
     """
     assert entry.lease is not None
     listed = []
-    for podset, count in config.requested(job.podsets):
-        placed = entry.lease.placement.of(podset.name)
+    placement = entry.lease.placement
+    for podset, count in config.requested(job.podsets, placement):
+        placed = placement.of(podset.name)
         charged = sorted(placed.charged) if placed is not None else []
         template = template_name(name, podset.name)
         listed.append({"podTemplateRef": {"name": template}, "count": count})

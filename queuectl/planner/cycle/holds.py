@@ -117,7 +117,6 @@ def hold_without_nodes(
     if why and not any(reason.code in LACKS_NODES for reason in why):
         return NotMade()
     makers = makers_of_nodes(state.problem.snapshot.config, queue, workload)
-    unrequestable = _unrequestable(state.problem.snapshot.config, workload, makers)
     made_for = _made_for(pending)
     never = []
     for request in requests:
@@ -134,6 +133,7 @@ def hold_without_nodes(
             or not (why or state.quota.fits(request))
         ):
             continue
+        unrequestable = _unrequestable(state.problem.snapshot.config, workload, makers, placement)
         if unrequestable is not None:
             return NotMade((unrequestable,))
         made = _made(makers, request)
@@ -159,7 +159,7 @@ def _charged(placement: Placement) -> list[frozenset[str]]:
 
 
 def _unrequestable(
-    config: QueueConfig, workload: Workload, makers: Iterable[CheckRule]
+    config: QueueConfig, workload: Workload, makers: Iterable[CheckRule], placement: Placement
 ) -> Reason | None:
     """Why no request can ask for the nodes of a gang: it has ResourceClaims, NUMA nodes, or too many podsets. None = it can."""
     aligned = [podset.name for podset in workload.podsets if podset.one_numa_node]
@@ -171,7 +171,9 @@ def _unrequestable(
         text = f"no nodes are requested, because podset {', '.join(claiming)} requests devices by ResourceClaims"
         return Reason(Code.SHAPE_NEVER_FITS, text, {"podSets": claiming})
     settings = (config.checks[rule.name].provisioning for rule in makers)
-    most = max((len(one.requested(workload.podsets)) for one in settings if one), default=0)
+    most = max(
+        (len(one.requested(workload.podsets, placement)) for one in settings if one), default=0
+    )
     if most <= MOST_PODSETS:
         return None
     text = f"no nodes are requested, because a ProvisioningRequest has at most {MOST_PODSETS} podSets, and this one needs {most}"
