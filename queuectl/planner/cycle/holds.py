@@ -181,7 +181,7 @@ def _unrequestable(
 
 
 def _claims_devices(devices: PodDevices | None) -> bool:
-    """Whether a pod requests devices. NUMA nodes that it takes from gangs that request one do not count."""
+    """Whether a pod requests devices. Its use of NUMA nodes that other gangs request does not count."""
     if devices is None:
         return False
     asked = {
