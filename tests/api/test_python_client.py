@@ -285,7 +285,9 @@ def raw(script: Callable[[], Generator[bytes, None, None]]) -> Iterator[str]:
                     return
                 with connection, closing(script()) as parts:
                     try:
-                        connection.recv(65536)
+                        request = b""  # all of it: what is not read would reset the connection
+                        while b"\r\n\r\n" not in request and (read := connection.recv(65536)):
+                            request += read
                         for part in parts:
                             connection.sendall(part)
                     except OSError:

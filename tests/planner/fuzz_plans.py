@@ -18,13 +18,13 @@ from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.planner.feature_counts import FEATURES, OUTCOMES, FeatureCounts, features_of, outcomes_of
 from tests.planner.generate_cycles import following
-from tests.planner.generate_features import snapshot_of
+from tests.planner.generate_features import fragmented, snapshot_of
 
 
 def cycles_of(seed: int, most: int = 4) -> Iterator[tuple[Snapshot, Plan]]:
     """The cycles of a seed with their plans."""
     rng = random.Random(f"cycles {seed}")
-    snapshot = snapshot_of(seed)
+    snapshot = fragmented(seed, snapshot_of(seed))
     for _ in range(most):
         made = plan(snapshot)
         yield snapshot, made

@@ -140,8 +140,6 @@ def snapshot_of(seed: int, sizes: Sizes = Sizes()) -> Snapshot:
     )
     made = _with_claims(random.Random(f"claims {seed}"), _with_budgets(dice, made))
     made = _with_changed_queues(random.Random(f"queues {seed}"), made, names)
-    if (room := random.Random(f"room {seed}")).random() < 0.2:
-        made = _fragmented(room, made)
     return without_level(made) if "level removed" in dice.on else made
 
 
@@ -184,8 +182,11 @@ def _with_changed_queues(rng: random.Random, snapshot: Snapshot, names: Sequence
     return replace(snapshot, admitted=tuple(map(started_in, snapshot.admitted)))
 
 
-def _fragmented(rng: random.Random, snapshot: Snapshot) -> Snapshot:
-    """The same with more quota, fewer large gangs that run, and larger ones that wait, so that gangs migrate to make room."""
+def fragmented(seed: int, snapshot: Snapshot) -> Snapshot:
+    """For a fifth of the seeds, the same with more quota, fewer large gangs that run, and larger ones that wait: gangs migrate to make room."""
+    rng = random.Random(f"room {seed}")
+    if rng.random() >= 0.2:
+        return snapshot
 
     def rich(queue: ClusterQueue) -> ClusterQueue:
         groups = (
