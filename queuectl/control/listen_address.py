@@ -8,7 +8,7 @@ from typing import Final
 
 from queuectl.domain.errors import BadInput
 
-_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - the addresses to replace
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - replaced, not listened on
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,9 +306,8 @@ class SnapshotBuilder:
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
     ) -> Duration | None:
         """How long it runs if it starts now; None = unknown. A pod that is added to a gang ends with it."""
-        gang = self._ledger.elastic_gang(job)
-        own = self._mirror.jobs.get(gang.uid) if gang is not None and gang.state.live else None
-        if gang is None or own is None:
+        gang, own = self._running.ends_with(entry, job)
+        if gang is entry:
             return self._durations.attempt(entry, job, config, now)
         return self._durations.remaining(gang, own, config, now)
 

@@ -168,7 +168,7 @@ class HoldingGangs:
             last.entry is entry
             and last.job is job
             and last.use is use
-            and now < self._durations.due_at(self._ends_with(entry, last.job)[0].uid)
+            and now < self._durations.due_at(self.ends_with(entry, last.job)[0].uid)
             and self._idle_since(entry, last.job, config, now) == last.admitted.idle_since
             and checkpoint_of(self._mirror, entry, last.job, config) == last.admitted.checkpoint_at
         )
@@ -268,9 +268,9 @@ class HoldingGangs:
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
     ) -> tuple[float | None, bool]:
         """When a live gang leaves, in unix seconds, and whether the controller ends it then."""
-        return self._durations.end(*self._ends_with(entry, job), config, now)
+        return self._durations.end(*self.ends_with(entry, job), config, now)
 
-    def _ends_with(self, entry: Entry, job: JobRecord) -> tuple[Entry, JobRecord]:
+    def ends_with(self, entry: Entry, job: JobRecord) -> tuple[Entry, JobRecord]:
         """The elastic gang of a pod that was added to it, which ends with the gang; otherwise the gang itself."""
         base = self._ledger.elastic_gang(job)
         if base is None or not base.state.live:

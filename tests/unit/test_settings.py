@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from queuectl.cli.main import run
 from queuectl.control.settings import (
@@ -94,17 +95,24 @@ def test_the_error_of_a_wrong_value_is_one_sentence_that_names_the_variable(
     assert error.value.sentences == (sentence,)
 
 
-def numbers(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    """The variables whose value is a number with a fraction."""
+def variables(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+    """Each variable, with its field in the settings or in a part of them."""
     for name, field in model.model_fields.items():
         kind, variable = field.annotation, prefix + name.upper()
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from numbers(kind, f"{variable}__")
-        elif kind in (float, float | None):
-            yield variable
+            yield from variables(kind, f"{variable}__")
+        else:
+            yield variable, field
 
 
-@pytest.mark.parametrize("name", list(numbers(Settings, "QUEUECTL_")))
+NUMBERS = [
+    variable
+    for variable, field in variables(Settings, "QUEUECTL_")
+    if field.annotation in (float, float | None)
+]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("value", ["inf", "nan"])
 def test_each_number_is_finite(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
@@ -129,11 +137,7 @@ def test_the_page_has_each_setting_with_its_default_and_its_meaning() -> None:
 
 def described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, tuple[str, str]]]:
     """Each variable, with its default in the format of the page, and its meaning."""
-    for name, field in model.model_fields.items():
-        kind, variable = field.annotation, prefix + name.upper()
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from described(kind, f"{variable}__")
-            continue
+    for variable, field in variables(model, prefix):
         default = str(field.default).replace("None", "unset") or "unset"
         if field.default_factory:
             default = MADE_DEFAULTS[variable]

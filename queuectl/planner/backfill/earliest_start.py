@@ -101,7 +101,7 @@ class Question:
     Attributes:
         begin: ``NOW``, or the unix seconds of its start.
         until: unix seconds of its expected end.
-        beside: planned gangs that it must leave their starts.
+        planned: planned gangs that keep their starts.
         moves: whether gangs that start in this plan can be placed elsewhere for it.
     """
 
@@ -109,7 +109,7 @@ class Question:
     request: GangRequest
     begin: float
     until: float
-    beside: Sequence[PlannedGang]
+    planned: Sequence[PlannedGang]
     moves: bool = True
 
     def ask(self, solver: Solver) -> Feasibility:
@@ -120,7 +120,7 @@ class Question:
         found = greedy.find(self.request, room, lambda shape: caps(room, shape))
         if found is not None:
             return Feasibility(Status.SOLVED, found)
-        planned = [gang for gang in self.beside if gang.request.podset_groups]
+        planned = [gang for gang in self.planned if gang.request.podset_groups]
         movable = [
             k for k in self._admissions if self.moves and not k.fixed and k.request.podset_groups
         ]
@@ -136,7 +136,7 @@ class Question:
         for at in self.times:
             if at == NOW:
                 continue
-            free = self.timeline.free(at, self.beside, without=moved)
+            free = self.timeline.free(at, self.planned, without=moved)
             for admission, node_counts in moved.items():
                 if self.timeline.holds(admission.request, at):
                     take(free, admission.request.pods, node_counts)
@@ -154,7 +154,7 @@ class Question:
     @property
     def times(self) -> list[float]:
         """The times at which the gang, a planned gang or a gang of this plan starts to hold its room."""
-        starts = {self.begin, *(gang.at for gang in self.beside)}
+        starts = {self.begin, *(gang.at for gang in self.planned)}
         if self.begin == NOW or self._admissions:
             starts |= {NOW, self.timeline.now}
         return sorted(starts)
@@ -176,7 +176,7 @@ class Question:
     def _has_quota(self) -> bool:
         """Whether it has the quota at each of its times."""
         return all(
-            self._has_quota_at(at, self.timeline.use(at, self.beside))
+            self._has_quota_at(at, self.timeline.use(at, self.planned))
             for at in self.times
             if self.present(at)
         )
@@ -188,7 +188,7 @@ class Question:
             return queue is None
         own = {
             row: charges[row]
-            for gang in self.beside
+            for gang in self.planned
             if self.begin < gang.at == at
             and gang.request.queue == queue
             and not quota.may_borrow(gang.request)
@@ -201,7 +201,7 @@ class Question:
 
     def _room(self) -> Ints:
         """(R, N) free at all its times, alongside the planned gangs as they are placed."""
-        rooms = [self.timeline.free(at, self.beside) for at in self.times if self.present(at)]
+        rooms = [self.timeline.free(at, self.planned) for at in self.times if self.present(at)]
         least: Ints = np.minimum.reduce(rooms)
         return least
 

@@ -340,12 +340,12 @@ class PlannedStarts:
         self,
         request: GangRequest,
         begin: float,
-        beside: list[PlannedGang],
+        planned: list[PlannedGang],
         *,
         moves: bool = True,
     ) -> Question:
         until = self.timeline.until(request) if begin == NOW else end_of(request, begin)
-        return Question(self.timeline, request, begin, until, beside, moves)
+        return Question(self.timeline, request, begin, until, planned, moves)
 
     def _length_unknown(self, request: GangRequest) -> Reason | None:
         """Why a gang of unknown length does not start: a gang before it in its line waits."""

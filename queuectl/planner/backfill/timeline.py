@@ -221,14 +221,14 @@ class Timeline:
     def free(
         self,
         at: float,
-        beside: Iterable[PlannedGang] = (),
+        planned: Iterable[PlannedGang] = (),
         without: Collection[TentativeAdmission] = frozenset(),
     ) -> Ints:
         """(R, N) free at a time alongside what runs and starts in this plan; a copy.
 
         Args:
             at: unix seconds, or ``NOW``.
-            beside: planned gangs that count too.
+            planned: planned gangs that count too.
             without: gangs that start in this plan and do not count, as a set or the keys of a mapping.
         """
         if at == NOW:
@@ -240,12 +240,12 @@ class Timeline:
                 give_back(free, admission.request.pods, admission.node_counts)
         for held in self._released(at):
             give_back(free, held.request.pods, held.node_counts)
-        for gang in beside:
+        for gang in planned:
             if gang.holds(at):
                 take(free, gang.request.pods, gang.node_counts)
         return free
 
-    def use(self, at: float, beside: Iterable[PlannedGang] = ()) -> QuotaUse:
+    def use(self, at: float, planned: Iterable[PlannedGang] = ()) -> QuotaUse:
         """The use of quota at a time, with that of planned gangs; a copy, except ``NOW``."""
         if at == NOW:
             return self.state.quota.open
@@ -257,7 +257,7 @@ class Timeline:
         for held in self._released(at):
             for row, amount in held.request.rows():
                 use.add(row, -amount)
-        for gang in beside:
+        for gang in planned:
             if gang.holds(at):
                 for row, amount in gang.request.rows():
                     use.add(row, amount)
