@@ -101,6 +101,8 @@ class Observer:
         self._left_alone: set[str] = set()
         self._refused: dict[str, dict[str, float]] = {}  # results of refused_pods, by workload
         self._late: dict[str, dict[str, float]] = {}  # results of late_pods, by workload
+        # Live gangs of the database from which this leader began, until their first observation.
+        self._taken_over = {entry.uid for entry in ledger if entry.state.live}
         self._dependents = Dependents(mirror, ledger)
         # Ends of deleted jobs with which all dependents were observed.
         self._ends: set[str] = set()
@@ -275,6 +277,7 @@ class Observer:
         if before.state.live and self.on_lost_nodes(before, config):
             # One of its pods there is possibly deleted, so that its slot can move.
             self._plan_again = True
+        self._taken_over.discard(uid)
         return last
 
     def _renotified(
@@ -322,6 +325,7 @@ class Observer:
             drain=drain(entry.namespace, entry.queue, config) if entry.state.live else None,
             refusal=self._refusals.of(entry),
             may_start=job is not None and self._refusals.may_start(job, pods),
+            taken_over=entry.uid in self._taken_over,
             statuses=self._statuses(job, entry.gates),
             provisioned=reports(entry, job, self._mirror.provisioning, config, now),
         )

@@ -74,6 +74,7 @@ class ObservationRules:
         tainted: the stop that the gang needs because taints of devices are the cause; None without one.
         refusal: of a write that it owes; None without one.
         may_start: a start that was sent can still take effect.
+        taken_over: its entry is from the database from which this leader began, which can be older than its pods.
         statuses: of the jobs that it depends on, by gate.
         provisioned: the states of its checks that make nodes, if they differ from those of its entry.
     """
@@ -88,6 +89,7 @@ class ObservationRules:
     tainted: Evict | None = None
     refusal: WriteRefusal | None = None
     may_start: bool = False
+    taken_over: bool = False
     statuses: Mapping[str, Standing] = field(default_factory=dict)
     provisioned: tuple[CheckReport, ...] = ()
 
@@ -202,9 +204,11 @@ def _live(
     if eviction is not None:
         yield eviction
     elif started:
-        placement = entry.placement and on_their_nodes(entry.placement, job, current)
-        if placement is not None and placement is not entry.placement:
-            yield PodsElsewhere(placement)
+        placement = entry.placement
+        if placement is not None and terms.taken_over:
+            placement = on_their_nodes(placement, job, current)
+            if placement is not entry.placement:
+                yield PodsElsewhere(placement)
         yield PodsReady() if ready else PodsLost(why, held_by_others(current))
         if entry.state is State.RUNNING and placement is not None:
             yield PodsDone(still_needed(placement, job, current, terms.names))
