@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
@@ -19,6 +20,8 @@ from queuectl.planner.verify import verify
 from tests.planner.feature_counts import FEATURES, OUTCOMES, FeatureCounts, features_of, outcomes_of
 from tests.planner.generate_cycles import following
 from tests.planner.generate_features import fragmented, snapshot_of
+
+_SHOWN: Final = 20  # features and pairs that never occurred
 
 
 def cycles_of(seed: int, most: int = 4) -> Iterator[tuple[Snapshot, Plan]]:
@@ -62,7 +65,11 @@ def main() -> None:
             wrong += 1
             print(text, flush=True)
     print(counts.table())
-    print(f"{counts.cycles} cycles; never: {counts.missing(FEATURES | OUTCOMES) or 'none'}")
+    never = counts.missing(FEATURES | OUTCOMES)
+    shown = ", ".join(never[:_SHOWN]) + (" …" if len(never) > _SHOWN else "")
+    print(
+        f"{counts.cycles} cycles; never: {len(never)} features and pairs{': ' * bool(never)}{shown}"
+    )
     sys.exit(bool(wrong))
 
 

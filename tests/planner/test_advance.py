@@ -31,7 +31,8 @@ from queuectl.planner.verify import PlanRule, verify
 from queuectl.planner.verify.plan_index import PlanIndex
 from queuectl.planner.verify.starts import check_reserved
 from tests.planner.backfill_clock import Arrival, Clock, job
-from tests.planner.build import NOW, config, holding, node, queue, world
+from tests.planner.build import NOW, config, holding, node, placed, queue, world
+from tests.planner.plans import lease
 from tests.support.examples import examples
 
 NODES = tuple(node(f"n{number}", f"r{number // 2}", gpu=2) for number in range(4))
@@ -376,6 +377,28 @@ def test_gangs_of_its_queue_are_never_evicted_for_it() -> None:
     busy = runs(of_own(job("busy", 1, None, gpu=2)), "n0")
     made = planned(cluster(reserved(4, starts=0, evicts=True), pending=[], running=[busy]))
     assert made.evicted == ()
+
+
+def test_a_reservation_that_evicts_takes_no_nodes_on_which_a_gang_has_a_lease() -> None:
+    """The victim of the lease would have been evicted for nothing. Once its gang runs, it can be evicted for the Reservation."""
+    gang, busy, victim = (job(name, 1, None, gpu=1) for name in ("gang", "busy", "victim"))
+    stays = [
+        replace(runs(job(f"stays{n}", 1, None, gpu=2), f"n{n}"), evictable=False) for n in (1, 2, 3)
+    ]
+    one = _asking(reserved(1, starts=60, evicts=True).reservation, 1)
+    snapshot = cluster(
+        Occurrence(one, one.begins, one.ends),
+        pending=[gang],
+        running=[runs(busy, "n0"), replace(runs(victim, "n0"), leaving=True), *stays],
+    )
+    leased = replace(snapshot.pending[0], lease=lease(placed(gang, {"n0": 1}), "victim"))
+    snapshot = replace(snapshot, pending=(leased,))
+    assert (starts(made := planned(snapshot)), nodes_of(made)) == ([], {})
+    without_victim = (each for each in snapshot.admitted if each.workload is not victim)
+    snapshot = replace(snapshot, admitted=tuple(without_victim))
+    assert starts(planned(snapshot)) == ["gang"]
+    running = (*snapshot.admitted, runs(gang, "n0"))
+    assert nodes_of(planned(replace(snapshot, pending=(), admitted=running))) == {"n0": 1}
 
 
 def test_a_notice_is_given_before_the_start() -> None:

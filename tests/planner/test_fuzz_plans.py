@@ -51,6 +51,7 @@ def test_the_plans_of_generated_snapshots_pass_the_verifier() -> None:
         pytest.param(10_736, id="a gang with a reservation waits behind one that exceeds a Budget, and holds back no other"),
         pytest.param(12_346, id="pods of two elastic gangs that are equal wait for the lower ranks of their own gangs"),
         pytest.param(13_659, id="no start is planned after a gang that waits for its nodes without a limit"),
+        pytest.param(20_001, id="a Reservation that evicts takes no nodes on which a gang has a lease"),
         pytest.param(20_155, id="a Budget pays again for a reservation that has expired"),
     ],
 )  # fmt: skip

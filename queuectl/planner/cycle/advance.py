@@ -126,12 +126,19 @@ class Advance:
         return place(request, self.state.free(), self.solver)
 
     def _over_running(self, each: Occurrence, request: GangRequest) -> bool:
-        """Keep capacity that gangs use which are evicted when the Reservation starts; whether there is enough."""
-        free = self.state.free().copy()
-        rows = self._rows(each)
+        """Keep capacity that gangs use which are evicted when the Reservation starts; whether there is enough.
+
+        Not on nodes on which a gang alongside it has a lease: it could not start there, and its victims would leave for nothing.
+        """
+        free, rows = self.state.free().copy(), self._rows(each)
+        leased = np.zeros(self.problem.size, dtype=np.bool_)
+        for held in self.state.held.values():
+            for nodes, amounts in use_of_counts(held.request.pods, held.node_counts):
+                leased[nodes] |= amounts[rows].any(axis=0)
         for gang in self._running_beside(each):
             nodes, amounts = self.problem.use_of(gang)
-            np.add.at(free, np.ix_(rows, nodes), amounts[rows])
+            amounts = np.where(leased[nodes], 0, amounts[rows])
+            np.add.at(free, np.ix_(rows, nodes), amounts)
         made = place(request, free, self.solver)
         if made.status is not Status.SOLVED:
             return False
