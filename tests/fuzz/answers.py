@@ -160,7 +160,13 @@ def _decisions(plan: Plan, without: set[str]) -> dict[str, object]:
 
 
 def _not_the_newest(snapshot: Snapshot, plan: Plan) -> Complaints:
-    """A gang is evicted, and an equal one that started later, with the same loss, stays."""
+    """A gang is evicted, and an equal one that started later, with the same loss, stays.
+
+    A repair takes its victims before any pending gang. If a repair is undone for a pending gang that may evict its gang, the gangs before
+    it keep the victims that they have chosen among the others.
+    """
+    if any(one.code is Code.NODE_FAILURES for one in plan.evicted):
+        return
     gone = {one.victim for one in plan.preempted}
     gone |= {one.uid for one in plan.moved} | {one.uid for one in plan.evicted}
     running = {held.workload.uid: held for held in snapshot.admitted}
