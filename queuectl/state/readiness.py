@@ -66,6 +66,9 @@ def held_by_others(pods: Iterable[PodRecord]) -> str:
     return _counted(filter(None, map(_held_by, pods)))
 
 
+_NOT_CREATED: Final = "missing (if their creation is refused, an Event of the job names the cause)"
+
+
 def not_ready(job: JobRecord, pods: Sequence[PodRecord]) -> str:
     """How many pods of a gang are not ready, and why. ``pods``: of this attempt, and those that are to replace others."""
     expected = sum(pods for podset, pods in job.pods_at_once.items() if podset not in job.unborn)
@@ -77,7 +80,8 @@ def not_ready(job: JobRecord, pods: Sequence[PodRecord]) -> str:
     # A pod that replaces another one is released when that has left its node.
     causes += ["terminating" for pod in pods if pod.terminating and not pod.terminal]
     causes += ["not released to a node" for pod in alive if pod.gated]
-    causes = [*causes, *["missing"] * short][:short]
+    missing = "missing" if job.of_pods else _NOT_CREATED
+    causes = [*causes, *[missing] * short][:short]
     verb = "is" if short == 1 else "are"
     return f"{short} of {counted(expected, 'pod')} {verb} not ready: {_counted(causes)}"
 

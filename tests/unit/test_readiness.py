@@ -1,4 +1,4 @@
-"""The placement of a gang whose pods run on other nodes than the ledger has."""
+"""The reason for which a gang is not ready, and the placement of a gang whose pods run on other nodes than the ledger has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.quantity import Resources
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
-from queuectl.state.readiness import on_their_nodes
+from queuectl.state.readiness import not_ready, on_their_nodes
 
 JOB = JobRecord(
     "Job", "a", "train", "u1", 7, 1.0, "q", podsets=(PodSet("main", 3, PodShape(Resources())),)
@@ -22,6 +22,19 @@ def pods(*nodes: str | None) -> list[PodRecord]:
         PodRecord("a", f"p{number}", f"p{number}", 1, node=node, podset="main")
         for number, node in enumerate(nodes)
     ]
+
+
+@pytest.mark.parametrize(
+    ("job", "cause"),
+    [
+        (JOB, "missing (if their creation is refused, an Event of the job names the cause)"),
+        (replace(JOB, of_pods=True), "missing"),
+    ],
+    ids=["a controller creates them", "their user creates them"],
+)
+def test_the_reason_says_where_the_cause_of_missing_pods_is(job: JobRecord, cause: str) -> None:
+    ready = replace(pods("n1")[0], ready=True, phase=PodPhase.RUNNING)
+    assert not_ready(job, [ready]) == f"2 of 3 pods are not ready: 2 {cause}"
 
 
 @pytest.mark.parametrize(
