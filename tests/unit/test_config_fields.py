@@ -895,6 +895,18 @@ def test_a_wrong_value_is_refused_naming_object_and_field(
     assert says in text
 
 
+NUMERIC = [
+    row[:2] for row in HONORED if isinstance(row[2], int | float) and not isinstance(row[2], bool)
+]
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400)], ids=["large", "small"])
+@pytest.mark.parametrize(("kind", "field"), NUMERIC, ids=short)
+def test_a_number_of_400_digits_is_refused(kind: str, field: str, value: int) -> None:
+    with pytest.raises(DocumentError, match=re.escape(f": {field.rpartition('.')[0]}")):
+        validate(document(kind, written(field, value)))
+
+
 @pytest.mark.parametrize(
     ("kind", "version", "field"),
     [("ClusterQueue", "kueue.x-k8s.io/v1beta2", "spec.policy"), ("Configuration", "config.kueue.x-k8s.io/v1beta2", "queuectl")],

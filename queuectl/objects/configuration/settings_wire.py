@@ -11,10 +11,16 @@ import msgspec
 
 from queuectl.domain.node_health import HealthMode, HealthSignal
 from queuectl.domain.rules import AdmissionPlugin, FairStrategy
-from queuectl.objects.configuration.wire import MaxPending, ObjectHead, Part, SelectorSpec, Strict
+from queuectl.objects.configuration.wire import (
+    Int32Count,
+    MaxPending,
+    ObjectHead,
+    Part,
+    SelectorSpec,
+    Strict,
+)
 from queuectl.objects.kubernetes.wire import Quantity
 
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Factor = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 NodeConditions: TypeAlias = dict[str, Literal["True", "False"] | bool]
@@ -27,9 +33,9 @@ NodeConditions: TypeAlias = dict[str, Literal["True", "False"] | bool]
 class RequeuingStrategy(Strict):
     # The attributes are named as those of domain.rules.PodsReady.
     timestamp: Literal["Eviction", "Creation"] | None = None
-    backoff_limit: Count | None = msgspec.field(name="backoffLimitCount", default=None)
-    backoff_base: Count | None = msgspec.field(name="backoffBaseSeconds", default=None)
-    backoff_ceiling: Count | None = msgspec.field(name="backoffMaxSeconds", default=None)
+    backoff_limit: Int32Count | None = msgspec.field(name="backoffLimitCount", default=None)
+    backoff_base: Int32Count | None = msgspec.field(name="backoffBaseSeconds", default=None)
+    backoff_ceiling: Int32Count | None = msgspec.field(name="backoffMaxSeconds", default=None)
 
 
 class WaitForPodsReady(Strict):
@@ -96,7 +102,7 @@ class AccountingSettings(Strict):
     labels: list[str] | None = None
     currency: str | None = None
     prices: list[PriceSpec] | None = None
-    keep_days: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    keep_days: Annotated[int, msgspec.Meta(ge=1, le=36_500)] | None = None
     gpu_weights: dict[str, float | str] | None = None
 
 
@@ -106,7 +112,7 @@ class NodeHealthSettings(Strict):
     mode: HealthMode | None = None
     conditions: NodeConditions | None = None
     signals: list[HealthSignal] | None = None
-    xids: list[Count] | None = None
+    xids: list[Int32Count] | None = None
     hold: str | None = None
     throttled_above: Part | None = None
     most: Part | None = msgspec.field(name="maxUnhealthy", default=None)

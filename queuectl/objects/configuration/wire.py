@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="DataclassInstance")
 
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int32Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Count = Annotated[
     int, msgspec.Meta(ge=0, le=2**53)
 ]  # the largest integer that every JSON parser keeps exact
@@ -463,15 +464,9 @@ class AdmissionCheckSpec(Strict):
 
 class RetryStrategy(Strict):
     # The attributes are named as those of domain.provisioning.ProvisioningConfig.
-    retries: Annotated[int, msgspec.Meta(ge=0)] | None = msgspec.field(
-        name="backoffLimitCount", default=None
-    )
-    backoff_base: Annotated[int, msgspec.Meta(ge=0)] | None = msgspec.field(
-        name="backoffBaseSeconds", default=None
-    )
-    backoff_ceiling: Annotated[int, msgspec.Meta(ge=0)] | None = msgspec.field(
-        name="backoffMaxSeconds", default=None
-    )
+    retries: Int32Count | None = msgspec.field(name="backoffLimitCount", default=None)
+    backoff_base: Int32Count | None = msgspec.field(name="backoffBaseSeconds", default=None)
+    backoff_ceiling: Int32Count | None = msgspec.field(name="backoffMaxSeconds", default=None)
 
 
 class DetailSelector(Strict):
