@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -21,10 +22,11 @@ from queuectl.domain.queues import ClusterQueue, FlavorQuotas, LocalQueue, Resou
 from queuectl.domain.snapshot import NO_END, CapacityLease
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.lifecycle.provisioning import reports
-from queuectl.objects.kubernetes.provisioning import request_name
+from queuectl.objects.kubernetes.provisioning import request_name, template_name
 from queuectl.state.provisioning import ProvisioningRequests
 from tests.unit.test_state import CONFIG, LIVE, RESUMED
 
+LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 FLAVORS = tuple(FlavorQuotas(name, {GPU: 16}) for name in ("spot", "bought"))
 CHECK = AdmissionCheck(
     "nodes", PROVISIONING, settings="p", provisioning=ProvisioningConfig("p", "c", retries=0)
@@ -80,3 +82,20 @@ def test_a_gang_that_waits_for_nodes_whose_request_is_deleted_queues_again(
     found = reports(entry, RESUMED, ProvisioningRequests(), config, 100.0)
     expected = [(CheckState.RETRY, "the request is deleted")] if awaits_nodes else []
     assert [(report.state, report.message) for report in found] == expected
+
+
+@pytest.mark.parametrize("length", range(200, 250))
+@pytest.mark.parametrize("check", ["nodes", "Spot_Nodes", "spot.nodes", ".".join("a" * 126)])
+def test_the_names_of_requests_and_templates_are_valid_and_distinct(
+    length: int, check: str
+) -> None:
+    """The API server refuses a name in which a dot is before a dash."""
+    entry = replace(LIVE, name="t" * length)
+    checks = [check, check.lower().replace("_", "-").replace(".", "-"), f"{check}2"]
+    requests = {request_name(entry, each) for each in checks}
+    templates = {template_name(each, podset) for each in requests for podset in ("a.b", "a-b")}
+    assert len(requests) == len({*checks})
+    assert len(templates) == 2 * len(requests)
+    for name in requests | templates:
+        assert re.fullmatch(f"{LABEL}([.]{LABEL})*", name)
+        assert len(name) <= 253

@@ -123,16 +123,26 @@ def read_provisioning_request(wire: WireProvisioningRequest) -> ProvisioningReco
 def request_name(entry: Entry, check: str) -> str:
     """The name of the request of a gang for a check. Each time that the gang is held for checks, it is another one."""
     known = hashlib.sha256(entry.uid.encode()).hexdigest()[:_DIGEST]
-    gang = re.sub("[^a-z0-9-]+", "-", f"{entry.kind}-{entry.name}".lower()).strip("-")
-    return _limited(f"{gang}-{known}-{check}", f"-{entry.checks.round}")
+    gang = _dashed(f"{entry.kind}-{entry.name}")
+    return _limited(f"{gang}-{known}-{_distinct(check)}", f"-{entry.checks.round}")
 
 
 def template_name(request: str, podset: str) -> str:
     """The name of the PodTemplate of a podset, another one for each podset."""
-    plain = re.sub("[^a-z0-9-]+", "-", podset.lower()).strip("-")
-    if plain != podset:
-        plain += f"-{hashlib.sha256(podset.encode()).hexdigest()[:_DIGEST]}"
-    return _limited(f"ppt-{request}-{plain}")
+    return _limited(f"ppt-{request}-{_distinct(podset)}")
+
+
+def _dashed(name: str) -> str:
+    """As a part of the name of an object that can be cut anywhere: no dot can be before a dash."""
+    return re.sub("[^a-z0-9-]+", "-", name.lower()).strip("-")
+
+
+def _distinct(name: str) -> str:
+    """The same, with a digest if another name gives the same part."""
+    part = _dashed(name)
+    if part != name:
+        part += f"-{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]}"
+    return part
 
 
 def _is_template_of(request: str, template: str) -> bool:
