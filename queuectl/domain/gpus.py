@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, shortened
 
 # ---- Resources and labels of vendors
 #
@@ -51,6 +51,7 @@ _SHARING: Final = ".sharing-strategy"
 _AMD_PRODUCTS: Final = ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
 _AMD_PARTITION: Final = "amd.com/gpu.compute-memory-partition"
 
+_COUNT: Final = re.compile(r"[0-9]{1,63}")  # labels in files can be longer than those of nodes
 _MIG_PROFILE: Final = re.compile(r"(?:([1-9])c\.)?([1-9])g\.\d")
 _MIG_RESOURCE: Final = re.compile(r"nvidia\.com/mig-(?:([1-9])c\.)?([1-9])g\.\d")
 _MIG_PRODUCT: Final = re.compile(r"-MIG-(?:([1-9])c\.)?([1-9])g\.\d[^-]*")
@@ -191,7 +192,7 @@ def _nvidia_unit(resource: str, product: str, replicas: str, sharing: str) -> Gp
     part = Fraction(1)
     if profile is not None:
         part = Fraction(int(profile[1] or profile[2]), _slices(product))
-    times = int(replicas) if replicas.isascii() and replicas.isdecimal() else 1
+    times = int(replicas) if _COUNT.fullmatch(replicas) is not None else 1
     known = sharing in set(Sharing)
     way = Sharing(sharing) if known else Sharing.NONE
     if way is Sharing.NONE and (times > 1 or resource != device):
@@ -209,9 +210,8 @@ def _nvidia_model(product: str) -> GpuModel:
     profile = _MIG_PRODUCT.search(name)
     if profile is None:
         return GpuModel(Vendor.NVIDIA, name, shared=shared)
-    return GpuModel(
-        Vendor.NVIDIA, name[: profile.start()], profile[0].removeprefix("-MIG-"), shared
-    )
+    instances = name[profile.start() :].removeprefix("-MIG-")  # also 1g.24gb-me
+    return GpuModel(Vendor.NVIDIA, name[: profile.start()], instances, shared)
 
 
 def mig_part(profile: str, product: str) -> Fraction | None:
@@ -365,14 +365,23 @@ def as_number(gpus: Gpus) -> int | float:
     return gpus.numerator if gpus.denominator == 1 else rounded(gpus)
 
 
+# A Fraction has all digits of its number: those of ``1e999999999`` take minutes and hundreds of megabytes.
+_NUMBER: Final = re.compile(
+    r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3}|/[0-9]{1,30})?"
+)
+
+
 def exact(number: float | str) -> Fraction:
-    """A number of the configuration as it is written: 0.1 is a tenth, and ``1/7`` a seventh.
+    """A number as it is written: 0.1 is a tenth, and ``1/7`` a seventh. Users write it in annotations too.
 
     Raises:
-        ValueError: it is not a number.
+        ValueError: it is not a number, or has too many digits.
         ZeroDivisionError: it is a fraction of 0.
     """
-    return Fraction(str(number))
+    text = str(number).strip()
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError(f"{shortened(text)!r} is not a number of at most 30 digits")
+    return Fraction(text)
 
 
 @lru_cache(maxsize=4096)
@@ -490,7 +499,7 @@ def why_refused(fraction: GpuFraction, fleet: Fleet, weights: GpuWeights) -> str
         else "request whole GPUs: no node offers MIG instances or replicas"
     )
     return (
-        f"{fraction.field} is {fraction.text!r}: kube-scheduler does not divide a unit of a GPU "
+        f"{fraction.field} is {shortened(fraction.text)!r}: kube-scheduler does not divide a unit of a GPU "
         f"resource; {instead}"
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, InvalidOperation
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, DecimalException
 from functools import lru_cache
 from typing import Final
 
@@ -92,7 +92,7 @@ def exact_quantity(resource: str, text: str) -> Decimal:
     number, suffix = _split(text.strip())
     try:
         value = Decimal(number) * _SUFFIXES[suffix]
-    except (InvalidOperation, KeyError):
+    except (DecimalException, KeyError):  # an exponent can be too large for a product
         raise QuantityError(f"{resource}: {text!r} is not a quantity") from None
     if not value.is_finite():
         raise QuantityError(f"{resource}: {text!r} is not a quantity")

@@ -61,18 +61,30 @@ class MigChange:
         return self.begun >= self.nodes
 
     def in_phase(self, *phases: MigPhase) -> list[NodeRecord]:
-        """Its nodes in one of these phases."""
-        return [r for r in self.active if r.node.mig is not None and r.node.mig.phase in phases]
+        """Its nodes in one of these phases, without those that others have taken over."""
+        own = (r for r in self.active if not taken_over(r))
+        return [r for r in own if r.node.mig is not None and r.node.mig.phase in phases]
 
     def abandoned(self, now: float, timeout: float) -> bool:
-        """Whether only nodes are left to which the MIG manager has not given their old configuration in time."""
+        """Whether only nodes are left that others have taken over, or that do not get their old configuration in time."""
         late = (
             r.node.mig is not None
             and r.node.mig.phase is MigPhase.ROLLING_BACK
             and now - r.node.mig.since > timeout
             for r in self.active
+            if not taken_over(r)
         )
         return all(late)
+
+
+def taken_over(record: NodeRecord) -> bool:
+    """Whether another user or program has uncordoned a node that changes, or set its label."""
+    return not record.cordoned or _relabeled(record)
+
+
+def _relabeled(record: NodeRecord) -> bool:
+    mig = record.node.mig
+    return mig is not None and record.node.labels.get(CONFIG, "") != mig.config
 
 
 def active_changes(nodes: Iterable[NodeRecord]) -> list[MigChange]:
@@ -214,10 +226,9 @@ def step(record: NodeRecord, group: MigGroup, now: float, timeout: float) -> Mig
     node, change = record.node, record.node.mig
     if change is None or not change.phase.active:
         return None
-    relabeled = node.labels.get(CONFIG, "") != change.config
-    if relabeled and record.cordoned and node.labels.get(STATE) != SUCCESS:
+    if _relabeled(record) and record.cordoned and node.labels.get(STATE) != SUCCESS:
         return None
-    if relabeled or not record.cordoned:
+    if taken_over(record):
         return _ended(change, MigPhase.TAKEN_OVER, MigResult.TAKEN_OVER, now)
     late = now - change.since > timeout
     match change.phase:

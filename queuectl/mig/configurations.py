@@ -53,11 +53,11 @@ def gpus_of(node: Node, configs: Sequence[MigConfig]) -> int | None:
     if offered is None:
         return None
     if offered.keys() == {WHOLE}:
-        return offered[WHOLE]
+        return offered[WHOLE] if offered[WHOLE] <= _MOST_GPUS else None
     present = next((c for c in configs if c.name == labels.get(CONFIG)), None)
     if present is None:
         return None
-    counts = [n for n in range(1, _MOST_GPUS + 1) if present.instances(n) == offered]
+    counts = [n for n in range(1, _MOST_GPUS + 1) if _instances(present, n) == offered]
     return counts[0] if len(counts) == 1 else None
 
 
@@ -73,8 +73,17 @@ def _offered(node: Node) -> Counter[str] | None:
             continue
         if unit.shared:
             return None
-        found[model.profile if resource == GPU else _profile(resource)] += amount
+        profile = model.profile if resource == GPU else resource.removeprefix(_INSTANCE)
+        found[_plain(profile)] += amount
     return found or None
+
+
+def _instances(config: MigConfig, gpus: int) -> Counter[str] | None:
+    """Those under a configuration, as :func:`_offered` returns them."""
+    instances = config.instances(gpus)
+    if instances is None:
+        return None
+    return Counter({_plain(profile): count for profile, count in instances.items()})
 
 
 def reconfigured(node: Node, config: MigConfig, gpus: int) -> Node | None:
@@ -92,7 +101,7 @@ def reconfigured(node: Node, config: MigConfig, gpus: int) -> Node | None:
         if len(instances) != 1:
             return None  # the device plugin offers no GPU of a node with several kinds of instances
         ((profile, count),) = instances.items()
-        labels[_PRODUCT] = f"{model.name}-MIG-{profile}" if profile else model.name
+        labels[_PRODUCT] = f"{model.name}-MIG-{_labeled(profile)}" if profile else model.name
         labels[_COUNT] = str(count)
         amounts[GPU] = count
     else:
@@ -102,7 +111,7 @@ def reconfigured(node: Node, config: MigConfig, gpus: int) -> Node | None:
             amounts[resource] = count
             if profile:
                 labels[f"{resource}.count"] = str(count)
-                labels[f"{resource}.product"] = f"{model.name}-MIG-{profile}"
+                labels[f"{resource}.product"] = f"{model.name}-MIG-{_labeled(profile)}"
     return replace(node, labels=labels, allocatable=Resources(amounts))
 
 
@@ -111,12 +120,15 @@ def resource_of(profile: str) -> str:
     return _INSTANCE + profile.replace("+", ".") if profile else GPU
 
 
-def _profile(resource: str) -> str:
-    """The profile of a resource: the attributes after ``gb`` follow a plus sign (``1g.10gb+me``)."""
-    size, gb, attributes = resource.removeprefix(_INSTANCE).partition("gb")
-    return (
-        f"{size}{gb}+{attributes[1:]}" if attributes.startswith(".") else f"{size}{gb}{attributes}"
-    )
+def _labeled(profile: str) -> str:
+    """The profile in a label, which has no plus sign: ``1g.10gb+me`` is ``1g.10gbme``."""
+    return profile.replace("+", "")
+
+
+def _plain(profile: str) -> str:
+    """One form for the profile of a configuration, of a label, and of a resource (``1g.10gb.me``)."""
+    size, gb, attributes = profile.partition("gb")
+    return f"{size}{gb}{attributes.lstrip('+.')}"
 
 
 def choices(node: Node, pools: Iterable[MigPool]) -> Iterator[tuple[MigConfig, Node]]:
@@ -136,7 +148,7 @@ def choices(node: Node, pools: Iterable[MigPool]) -> Iterator[tuple[MigConfig, N
         return
     for config in allowed.values():
         after = reconfigured(node, config, gpus)
-        if after is not None and config.instances(gpus) != _offered(node):
+        if after is not None and _instances(config, gpus) != _offered(node):
             yield config, after
 
 

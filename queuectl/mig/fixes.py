@@ -315,7 +315,7 @@ def reconfigured_nodes(ctx: GangContext, scope: MigScope | None = None) -> Itera
     """
     if not ctx.snapshot.config.mig_pools or not _asks(ctx.pending.workload) or quota_alone(ctx):
         return
-    if any(node.reconfigured_for == ctx.uid for node in ctx.snapshot.fleet.nodes):
+    if any(node.reconfigured_for == ctx.uid and _helps(node) for node in ctx.snapshot.fleet.nodes):
         return  # it is under way
     for movers in (None, movers_of(ctx, execute=scope is not None)):
         if movers is not None and not movers.size:
@@ -325,6 +325,16 @@ def reconfigured_nodes(ctx: GangContext, scope: MigScope | None = None) -> Itera
             fix = _fix(ctx, found, movers)
             yield from finish(ctx, fix, found.short)
             return
+
+
+def _helps(node: Node) -> bool:
+    """Whether a change can still end with the new configuration: it is not rolled back, and no user has set another label."""
+    mig = node.mig
+    return (
+        mig is not None
+        and mig.phase is not MigPhase.ROLLING_BACK
+        and node.labels.get(CONFIG, "") == mig.config
+    )
 
 
 def under_way(ctx: GangContext) -> Iterator[str]:

@@ -205,9 +205,10 @@ class NodeHealthTracker:
             for signal in HealthSignal
         }
         out = self._limited(sorted(evidence), len(nodes), rules)
+        closed = {name: evidence[name] for name in out}
         return Judgment(
-            {name: evidence[name] for name in out},
-            {name: text for name, text in evidence.items() if name not in out},
+            closed,
+            {name: text for name, text in evidence.items() if name not in closed},
             signals,
         )
 
@@ -240,8 +241,9 @@ class NodeHealthTracker:
             self._out = ()
         else:
             most = max(1, int(rules.most * fleet))
-            stay = [name for name in self._out if name in failing]
-            self._out = tuple([*stay, *(name for name in failing if name not in stay)][:most])
+            known = dict.fromkeys(failing)
+            stay = dict.fromkeys(name for name in self._out if name in known)
+            self._out = tuple({**stay, **known})[:most]
         return self._out
 
 

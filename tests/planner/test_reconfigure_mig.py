@@ -17,6 +17,7 @@ from queuectl.domain.diagnosis import Relocate, Remedy, SuggestedFix, apply_all
 from queuectl.domain.fleet import Fleet, Node, Toleration
 from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.mig import (
+    CONFIG,
     MigConfig,
     MigDevices,
     MigMode,
@@ -355,7 +356,8 @@ def changing(node: Node, uid: str, phase: MigPhase = MigPhase.EMPTYING) -> Node:
     """A node that is cordoned for a change to instances."""
     target = next(n for c, n in choices(node, [MigPool((), CONFIGS)]) if c is CUT)
     change = MigReconfiguration(geometry_of(node), geometry_of(target), uid, 2, NOW, phase, NOW)
-    return replace(node, unschedulable=True, mig=change)
+    labels = {**node.labels, CONFIG: change.config}
+    return replace(node, labels=labels, unschedulable=True, mig=change)
 
 
 def moved(move: Move, name: str) -> Move:
@@ -402,6 +404,19 @@ def test_a_change_that_is_under_way_is_named_and_not_suggested_again() -> None:
     assert Remedy.RECONFIGURE_MIG not in {fix.remedy for fix in first.suggested_fixes}
     assert other.under_way == ()
     assert Remedy.HEAL_NODES not in {fix.remedy for fix in other.suggested_fixes}
+
+
+@pytest.mark.parametrize("why", ["it is rolled back", "a user has set another label"])
+def test_a_change_that_no_longer_helps_its_gang_leaves_the_other_nodes_to_it(why: str) -> None:
+    if why == "it is rolled back":
+        lost = changing(FOUR[0], "w0", MigPhase.ROLLING_BACK)
+    else:
+        lost = changing(FOUR[0], "w0")
+        lost = replace(lost, labels=dict(lost.labels) | {CONFIG: "other"})
+    snapshot = cluster([lost, *FOUR[1:]], [gang("w0", asks(14))])
+    named = configured(snapshot)
+    assert named
+    assert lost.name not in named
 
 
 def test_no_gang_migrates_while_a_free_node_is_enough() -> None:

@@ -106,3 +106,17 @@ def test_an_annotation_of_the_pod_template_is_the_rule_for_shared_gpus(rule: Sha
 def test_an_unknown_rule_for_shared_gpus_is_an_error() -> None:
     with pytest.raises(RequestError, match="'all' is not Never, OnePerNode, Any"):
         asked({"queuectl.dev/podset-shared-gpus": "all"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1e1000000", "1E-1000000", "0." + "3" * 5000, "9" * 5000, "nan", "1/0", "1/" + "7" * 40],
+)
+def test_a_fraction_with_too_many_digits_is_not_a_number_and_has_a_short_text_in_the_refusal(
+    text: str,
+) -> None:
+    """A Fraction of ``1e999999999`` would take minutes, in which no other gang is read."""
+    fraction = asked({"gpu-fraction": text}).gpu_fraction
+    assert fraction is not None
+    assert (fraction.text, fraction.gpus) == (text, None)
+    assert len(why_refused(fraction, Fleet(()), BY_NAME)) < 400

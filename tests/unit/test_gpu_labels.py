@@ -61,6 +61,7 @@ APU = CPX | {"amd.com/gpu.product-name": "AMD_Instinct_MI300A"}
         (GPU, nvidia(f"{A100}-MIG-1c.3g.20gb"), "1/7"),
         (GPU, nvidia("NVIDIA-H100-80GB-HBM3-MIG-1g.10gbme"), "1/7"),
         (GPU, nvidia("NVIDIA-A30-MIG-2g.12gb"), "1/2"),
+        (GPU, nvidia(replicas="9" * 5000), "1"),  # a label in a file
         (SLICE, MIXED, "1/21"),
         ("nvidia.com/mig-2g.10gb", MIXED, "2/7"),
         ("nvidia.com/mig-1g.6gb", nvidia("NVIDIA-A30"), "1/4"),
@@ -125,6 +126,7 @@ def test_a_fraction_that_only_the_configuration_states_is_a_shared_gpu() -> None
         (SLICED, GpuModel(Vendor.NVIDIA, A100, shared=True)),
         (SINGLE, GpuModel(Vendor.NVIDIA, A100, "1g.5gb")),
         (SINGLE_SHARED, GpuModel(Vendor.NVIDIA, A100, "3g.20gb", shared=True)),
+        (nvidia(f"{A100}-MIG-1g.24gb-me"), GpuModel(Vendor.NVIDIA, A100, "1g.24gb-me")),
         (nvidia(f"{A100}-MIG-INVALID"), GpuModel(Vendor.NVIDIA, A100, invalid=True)),
         (APU, GpuModel(Vendor.AMD, "AMD_Instinct_MI300A")),
         (

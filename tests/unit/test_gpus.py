@@ -65,7 +65,16 @@ def test_the_configuration_can_exclude_a_resource_from_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"), [(0.1, Fraction(1, 10)), ("1/7", Fraction(1, 7)), (2, Fraction(2))]
+    ("written", "meant"),
+    [
+        (0.1, Fraction(1, 10)),
+        ("1/7", Fraction(1, 7)),
+        (2, Fraction(2)),
+        (5e-324, Fraction("5e-324")),
+        (1e308, Fraction(10**308)),
+        (" +.5", Fraction(1, 2)),
+        ("2.", Fraction(2)),
+    ],
 )
 def test_a_weight_is_exactly_as_it_is_written(written: float | str, meant: Fraction) -> None:
     assert exact(written) == meant

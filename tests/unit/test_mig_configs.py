@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -71,15 +72,33 @@ def test_with_the_strategy_single_the_product_names_the_profile() -> None:
         56,
         f"{PRODUCT}-MIG-1g.10gb",
     )
-    assert (media.allocatable[GPU], media.labels["nvidia.com/gpu.product"]) == (8, f"{PRODUCT}-MIG-1g.10gb+me")  # fmt: skip
+    assert (media.allocatable[GPU], media.labels["nvidia.com/gpu.product"]) == (8, f"{PRODUCT}-MIG-1g.10gbme")  # fmt: skip
     back = next(after for config, after in choices(cut, (pool,)) if config is WHOLE)
     assert (back.allocatable[GPU], back.labels["nvidia.com/gpu.product"]) == (8, PRODUCT)
+
+
+@pytest.mark.parametrize("profile", ["1g.10gb+me", "1g.24gb-me", "1g.24gb+me.all", "1c.3g.40gb"])
+@pytest.mark.parametrize("strategy", ["single", "mixed"])
+def test_a_node_can_be_cut_and_be_whole_again_with_each_kind_of_profile(
+    profile: str, strategy: str
+) -> None:
+    """A label has no plus sign, so a node under ``single`` would never show the product that has one."""
+    config = MigConfig("cut", (MigDevices(None, ((profile, 1),)),))
+    pool = MigPool((("pool", "h100"),), (WHOLE, config))
+    whole = node({GPU: 8}, strategy)
+    ((_, cut),) = choices(whole, (pool,))
+    for value in cut.labels.values():
+        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", value)
+    ((back, again),) = choices(cut, (pool,))
+    assert (back, again.allocatable) == (WHOLE, whole.allocatable)
 
 
 @pytest.mark.parametrize(
     "given",
     [
         node({GPU: 8}, "none"),
+        node({GPU: 33}),
+        node({GPU: 10**9}),
         node({GPU: 8}, mig_capable="false"),
         node({GPU: 8}, mig_config_state="pending"),
         node({GPU: 8}, mig_config_state="failed"),
@@ -97,6 +116,8 @@ def test_with_the_strategy_single_the_product_names_the_profile() -> None:
     ],
     ids=[
         "no strategy",
+        "more GPUs than a node has",
+        "a thousand million GPUs",
         "model without MIG",
         "in progress",
         "failed",

@@ -244,6 +244,22 @@ def test_the_nodes_of_one_change_belong_together() -> None:
     )
 
 
+@pytest.mark.parametrize("phase", [EMPTYING, APPLYING, BACK])
+@pytest.mark.parametrize("state", [None, "failed"])
+def test_a_node_with_the_label_of_a_user_stops_neither_its_change_nor_other_changes(
+    phase: MigPhase, state: str | None
+) -> None:
+    """The MIG manager may never apply that label, and may no longer run there."""
+    taken = node(change(phase, nodes=2), "other", state, name="n1")
+    own = node(change(APPLYING, nodes=2), NEW.config, gpus=NEW, name="n2")
+    assert step(taken, ALL, LATE, TIMEOUT) is None, "it stays as the user has left it"
+    (both,) = active_changes([taken, own])
+    assert both.in_phase(EMPTYING, APPLYING) == [own]
+    assert not both.abandoned(LATE, TIMEOUT)
+    (rest,) = active_changes([taken])
+    assert rest.abandoned(NOW, TIMEOUT)
+
+
 @given(
     st.lists(
         st.tuples(

@@ -99,7 +99,7 @@ def test_the_queue_with_less_past_use_is_first_although_its_job_is_newer() -> No
     assert started(load(*used, *jobs)) == ["later"]
 
 
-@pytest.mark.parametrize("amount", ["many", "-8"])
+@pytest.mark.parametrize("amount", ["many", "-8", "1e400", "1e999999999", "NaN"])
 def test_an_invalid_amount_is_an_error(amount: str) -> None:
     with pytest.raises(DocumentError, match=r"consumedResources.nvidia.com/gpu"):
         load(local_queue("busy", {"nvidia.com/gpu": amount}))

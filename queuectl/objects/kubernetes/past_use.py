@@ -8,7 +8,8 @@ from typing import Final
 import msgspec
 
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
-from queuectl.domain.quantity import CPU, QuantityError, exact_quantity
+from queuectl.domain.quantity import CPU, exact_quantity, is_quantity
+from queuectl.domain.words import shortened
 from queuectl.objects.documents import Document
 from queuectl.objects.kubernetes.wire import Meta, Quantity, Wire
 from queuectl.objects.times import time_or_none
@@ -75,11 +76,11 @@ def _stated(document: Document, queue: _LocalQueue) -> tuple[dict[str, float], f
         return {}, 0.0
     amounts = {}
     for resource, text in (stated.consumed_resources or {}).items():
-        try:
-            units = 1000 if resource == CPU else 1
-            amounts[resource] = float(exact_quantity(resource, str(text)) * units)
-        except QuantityError as error:
-            raise document.error(f"{_FIELD}.{resource}", str(error)) from None
+        if not is_quantity(str(text)):
+            shown = shortened(repr(str(text)))
+            raise document.error(f"{_FIELD}.{resource}", f"{shown} is not a quantity")
+        units = 1000 if resource == CPU else 1
+        amounts[resource] = float(exact_quantity(resource, str(text)) * units)
         if amounts[resource] < 0:
             raise document.error(f"{_FIELD}.{resource}", f"{text!r} is below 0")
     return amounts, time_or_none(stated.last_update) or 0.0
