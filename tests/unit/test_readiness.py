@@ -32,7 +32,7 @@ def pods(*nodes: str | None) -> list[PodRecord]:
     ],
     ids=["a controller creates them", "their user creates them"],
 )
-def test_the_reason_says_where_the_cause_of_missing_pods_is(job: JobRecord, cause: str) -> None:
+def test_the_reason_states_where_the_cause_of_missing_pods_is(job: JobRecord, cause: str) -> None:
     ready = replace(pods("n1")[0], ready=True, phase=PodPhase.RUNNING)
     assert not_ready(job, [ready]) == f"2 of 3 pods are not ready: 2 {cause}"
 
