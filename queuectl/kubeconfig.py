@@ -92,6 +92,12 @@ def current_context(
     )
 
 
+def missing_files() -> str | None:
+    """The value of ``$KUBECONFIG`` if none of its files exists; None if it is empty, or one exists."""
+    named = os.environ.get("KUBECONFIG")
+    return named if named and not any(_existing(named)) else None
+
+
 def expanded(path: str | Path) -> Path:
     """A path with the home directory for ``~``; unchanged if the user has none, as in a container with a random uid."""
     try:

@@ -250,7 +250,7 @@ EXAMPLES: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("Stop it", "demo --down"),
     ),
     "localcluster up": (
-        ("Start a cluster of 16 nodes", "localcluster up"),
+        ("Start a cluster of 8 nodes", "localcluster up"),
         ("Start one with the operators of two job kinds", "localcluster up --operators jobset,lws"),
     ),
     "localcluster down": (

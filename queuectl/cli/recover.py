@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queuectl.cli.targets import Files, read_objects
+from queuectl.domain.words import counted
 
 if TYPE_CHECKING:
     from queuectl.control.leader.recovery import Recovered
@@ -40,6 +41,8 @@ def recover_command(
 def _print(recovered: Recovered) -> None:
     for state, count in recovered.states.items():
         typer.echo(f"{state:<12}{count}")
-    typer.echo(f"{sum(recovered.states.values())} workloads recovered; start the controller again")
+    typer.echo(
+        f"{counted(sum(recovered.states.values()), 'workload')} recovered; start the controller again"
+    )
     for sentence in recovered.left_alone:
         typer.echo(f"warning: {sentence}", err=True)

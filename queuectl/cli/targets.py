@@ -17,6 +17,7 @@ from queuectl.cli.client import Json, config_kind, config_path
 from queuectl.cli.errors import CommandFailed, Exit, exit_code
 from queuectl.client.errors import RequestRefused
 from queuectl.domain.errors import BadInput
+from queuectl.domain.words import counted
 from queuectl.objects.configuration.config_kinds import BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.errors import DocumentError
@@ -235,4 +236,5 @@ def ignored_lines(ignored: Iterable[Mapping[str, str]]) -> Iterator[str]:
         yield f"ignored: {objects[0]}{others}: {reason}"
     if rest := ranked[_MOST_REASONS:]:
         count = sum(len(objects) for _, objects in rest)
-        yield f"ignored: {count} more documents for {len(rest)} other reasons; -o json lists all"
+        more, others = counted(count, "more document"), counted(len(rest), "other reason")
+        yield f"ignored: {more} for {others}; -o json lists all"

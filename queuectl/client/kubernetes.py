@@ -23,7 +23,7 @@ from queuectl.client import credentials
 from queuectl.client.errors import InvalidOption, NoAnswer, RequestRefused, refused
 from queuectl.client.options import IN_CLUSTER, ClientOptions
 from queuectl.client.tls import lenient
-from queuectl.kubeconfig import KubeconfigContext
+from queuectl.kubeconfig import ANOTHER_FILE, KubeconfigContext, missing_files
 
 TIMEOUT_SECONDS: Final = 30.0
 _HOST, _PORT = "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"
@@ -80,6 +80,8 @@ def context_of(options: ClientOptions) -> KubeconfigContext:
             cluster_file=IN_CLUSTER / "ca.crt",
         )
     if context is None or not context.cluster.get("server"):
+        if context is None and (missing := missing_files()):
+            raise InvalidOption(f"KUBECONFIG: {missing}: not found: {ANOTHER_FILE}")
         raise InvalidOption(
             "no kubeconfig with a cluster: set KUBECONFIG to the kubeconfig of the cluster, or give --kubeconfig"
         )

@@ -206,4 +206,6 @@ class StateWait:
     def late(self, workload: WorkloadJson) -> WaitTimeout:
         """The error of this workload at the end of the time."""
         name = f"{workload['namespace']}/{workload['name']}"
-        return WaitTimeout(f"workload {name} is {self._last}, and not {self._goal} in time")
+        return WaitTimeout(
+            f"workload {name} is still {self._last}; it did not reach {self._goal} in time"
+        )

@@ -233,7 +233,8 @@ def held_by(
     more = len(first[_NAMED:])
     parts = [f"these admission gates are removed: {', '.join(names)}"] if names else []
     parts += [jobs[gate].explained(states[gate]) for gate in first[:_NAMED]]
-    parts += [f"{more} other jobs end as it requires"] if more else []
+    ends = "1 other job ends" if more == 1 else f"{more} other jobs end"
+    parts += [f"{ends} as it requires"] if more else []
     if never:
         code = Code.DEPENDENCY_NEVER_SATISFIED
     else:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from queuectl.localcluster.errors import BuildError
-from queuectl.localcluster.folders import expanded
+from queuectl.localcluster.folders import chosen_by, expanded
 from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.supervisor import KeeperHandle
 from queuectl.localcluster.versions import GO_MINIMUM, GO_WHEEL, UNITS, Unit
@@ -488,8 +488,10 @@ def locked(unit: Unit, waiting: Callable[[], None]) -> Iterator[None]:
     """
     home = folder(unit)
     path = home.with_name(f"{home.name}.lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
+    with chosen_by("QUEUECTL_CACHE"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("wb")
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

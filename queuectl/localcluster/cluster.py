@@ -114,10 +114,7 @@ class LocalCluster:
         """
         place = layout.find(name)
         if place is None:
-            names = ", ".join(one.name for one in layout.find_all())
-            raise LocalClusterError(
-                f"no cluster has the name {name}" + (f"; the clusters are {names}" if names else "")
-            )
+            raise LocalClusterError(layout.none_named(name))
         supervisor = KeeperHandle(place.home)
         if not supervisor.alive():
             raise LocalClusterError(

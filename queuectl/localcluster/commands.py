@@ -12,7 +12,7 @@ from rich.table import Table
 
 from queuectl.localcluster import build, layout, progress, versions
 from queuectl.localcluster.cluster import LocalCluster, take_down
-from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.errors import LocalClusterError, cause
 from queuectl.localcluster.exporter import Exporters
 from queuectl.localcluster.nodes import NodeSpec
 from queuectl.localcluster.operators import OPERATORS, TRAINING_OPERATOR
@@ -35,8 +35,10 @@ def _fails_with_a_message() -> Iterator[None]:
     """An error of a cluster, or of its files, ends the command with a message."""
     try:
         yield
-    except (LocalClusterError, OSError) as error:
+    except LocalClusterError as error:
         _fail(str(error))
+    except OSError as error:
+        _fail(cause(error))
 
 
 @app.command()
@@ -92,7 +94,7 @@ def down(
     names = [one.name for one in layout.find_all()] if every else [name]
     for one in names:
         if not take_down(one):
-            _fail(f"no cluster has the name {one}")
+            _fail(layout.none_named(one))
         Console().print(f"Cluster {one} is stopped.", highlight=False)
 
 

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 
+def cause(error: OSError) -> str:
+    """The file and the cause of an error of the system, without its number."""
+    if error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+
+
 class LocalClusterError(Exception):
     """A failure of the local control plane. The message has the cause, and where to find details."""
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.errors import LocalClusterError, cause
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def expanded(folder: str, variable: str) -> Path:
@@ -23,3 +28,16 @@ def expanded(folder: str, variable: str) -> Path:
         raise LocalClusterError(
             f"the home directory for {folder} is not known: set {variable} to an absolute path"
         ) from None
+
+
+@contextlib.contextmanager
+def chosen_by(variable: str) -> Iterator[None]:
+    """An error of the file system becomes a message that names the variable of the environment, which names another folder.
+
+    Raises:
+        LocalClusterError: the folder cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise LocalClusterError(f"{cause(error)}: set {variable} to another folder") from error

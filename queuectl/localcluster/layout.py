@@ -19,7 +19,7 @@ import yaml
 
 from queuectl.localcluster.certificates import KeyPair, write_secret
 from queuectl.localcluster.errors import LocalClusterError
-from queuectl.localcluster.folders import expanded
+from queuectl.localcluster.folders import chosen_by, expanded
 from queuectl.localcluster.keeper import remove_tree
 
 if TYPE_CHECKING:
@@ -126,12 +126,13 @@ def create(name: str | None) -> Layout:
         raise LocalClusterError(
             f"cluster name {name!r} must be of lower-case letters, digits and inner hyphens, at most 42 long"
         )
-    clusters().mkdir(parents=True, exist_ok=True, mode=0o700)
+    with chosen_by("XDG_STATE_HOME"):
+        clusters().mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked():
         layout = Layout(name, _ports_of(PORTS))
         if layout.home.exists():
             raise LocalClusterError(
-                f"a cluster named {name} exists already in {layout.home}; take it down first, or choose another name"
+                f"a cluster named {name} exists already in {layout.home}; choose another name, or take it down first: queuectl localcluster down --name {name}"
             )
         try:
             layout.home.mkdir(mode=0o700)
@@ -167,6 +168,14 @@ def find(name: str) -> Layout | None:
     return Layout(content["name"], content["ports"], content["description"])
 
 
+def none_named(name: str) -> str:
+    """The message that no cluster has the name, with the names of the clusters."""
+    names = ", ".join(one.name for one in find_all())
+    return f"no cluster has the name {name}" + (
+        f"; clusters of this machine: {names}" if names else ""
+    )
+
+
 def find_all() -> list[Layout]:
     """Every cluster on this machine, by name; running or not."""
     with contextlib.suppress(FileNotFoundError):
@@ -176,7 +185,9 @@ def find_all() -> list[Layout]:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    with (clusters() / ".lock").open("wb") as file:
+    with chosen_by("XDG_STATE_HOME"):
+        file = (clusters() / ".lock").open("wb")
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -39,6 +39,7 @@ _FIELDS = {
     "pods": "pods",
     "product": "product",
 }
+_AT_LEAST_ONE = ("blocks", "racks_per_block", "hosts_per_rack", "pods")
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class NodeSpec:
     taints: tuple[NodeTaint, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("blocks", "racks_per_block", "hosts_per_rack", "pods"):
+        for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ValueError(f"NodeSpec.{name} must be at least 1, not {getattr(self, name)}")
         for name in ("gpus", "devices", "cliques_per_rack"):
@@ -105,17 +106,19 @@ class NodeSpec:
         """
         fields: dict[str, Any] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
-            name, equals, value = part.partition("=")
+            name, equals, setting = part.partition("=")
             if not equals or name not in _FIELDS:
                 raise ValueError(
                     f"nodes: {part!r} is not one of {', '.join(_FIELDS)} followed by =VALUE"
                 )
             if name in {"cpu", "memory", "product"}:
-                fields[_FIELDS[name]] = value
-            elif re.fullmatch(r"\d+", value):
-                fields[_FIELDS[name]] = int(value)
+                fields[_FIELDS[name]] = setting
+            elif not re.fullmatch(r"\d+", setting):
+                raise ValueError(f"nodes: {name} must be a whole number, not {setting!r}")
+            elif int(setting) < 1 and _FIELDS[name] in _AT_LEAST_ONE:
+                raise ValueError(f"nodes: {name} must be at least 1, not {setting}")
             else:
-                raise ValueError(f"nodes: {name} must be a whole number, not {value!r}")
+                fields[_FIELDS[name]] = int(setting)
         return cls(**fields)
 
     @property

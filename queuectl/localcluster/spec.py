@@ -48,7 +48,7 @@ class ClusterSpec:
             raise ValueError("ClusterSpec.controllers: without them, no nodes and no operator")
         if unknown := sorted({*self.operators} - {*operators.OPERATORS}):
             known = ", ".join(operators.OPERATORS)
-            raise ValueError(f"ClusterSpec.operators: {unknown[0]!r} is none of {known}")
+            raise ValueError(f"operators: {unknown[0]!r} is none of {known}")
         if self.lease_seconds is not None and self.lease_seconds < 4:
             raise ValueError(
                 f"ClusterSpec.lease_seconds must be at least 4, not {self.lease_seconds}"

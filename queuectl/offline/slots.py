@@ -14,6 +14,7 @@ from queuectl.domain.fleet import HOSTNAME, Fleet, Node, NodeRules
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig, ResourceFlavor
+from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.lifecycle.adoption import charged_flavors
 from queuectl.lifecycle.outstanding_writes import by_rank_and_name
@@ -187,7 +188,10 @@ class RunningGang:
             for node, count in found.items():
                 one.held[node] = one.held.get(node, 0) + count
             if found:
-                text = f"{sum(found.values())} pods have no stated nodes"
+                pods = sum(found.values())
+                text = (
+                    "1 pod has no stated node" if pods == 1 else f"{pods} pods have no stated nodes"
+                )
                 names = ", ".join(sorted(found))
                 self.place.warn(self.gang, f"podset {name}: {text}; assumed on {names}")
 
@@ -210,9 +214,8 @@ class RunningGang:
         nodes = tuple(podset_slots.held.items())
         if podset_slots.missing > 0 and not self.gang.leaves and self.place.on_nodes(flavors):
             if warn:
-                text = (
-                    f"podset {podset.name}: {podset_slots.missing} pods sit on no node of the input"
-                )
+                pods_without = counted(podset_slots.missing, "pod")
+                text = f"podset {podset.name}: {pods_without} without a node in the input"
                 self.place.warn(self.gang, text)
             nodes = (*nodes, (_NOWHERE, podset_slots.missing))
         pods = podset_slots.count if podset_slots.count != podset.count else None

@@ -20,7 +20,7 @@ from queuectl.domain.utilization import (
     UseState,
     UtilizationSample,
 )
-from queuectl.domain.words import percent
+from queuectl.domain.words import counted, percent
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.ledger import Ledger
 
@@ -167,7 +167,7 @@ def _judge(
     blind = [f"{pod.name}: {fault}" for pod, fault in faults.items() if fault is not None]
     seen = sum(pod.gpus for pod, fault in faults.items() if fault is None)
     if blind:
-        more = f" (and {len(blind) - 1} more pods)" if len(blind) > 1 else ""
+        more = f" (and {counted(len(blind) - 1, 'more pod')})" if len(blind) > 1 else ""
         covered = seen / gang.gpus
         return _use(gang, UseState.UNKNOWN, at, before, blind[0] + more, covered=covered)
     rows = [row for pod in gang.pods if (row := recent.row(pod)) is not None]

@@ -215,7 +215,7 @@ def test_a_wait_ends_when_the_workload_is_in_the_state(
             store._write(change, 1)
 
     async def script(call: Call) -> tuple[str, str]:
-        still = "workload team-a/pending is Pending, and not Running in time"
+        still = "workload team-a/pending is still Pending; it did not reach Running in time"
         with pytest.raises(WaitTimeout, match=still):
             await call("wait", "team-a/pending", "running", timeout=0.1)
         with pytest.raises(WorkloadEnded):

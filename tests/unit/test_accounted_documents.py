@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from queuectl.cli.plan import plan_command
+from queuectl.cli.targets import ignored_lines
 from queuectl.control.checked_plan import checked_plan
 from queuectl.devices.gpu_sizes import with_sizes
 from queuectl.objects.documents import Document, documents_of
@@ -363,6 +364,12 @@ def test_the_text_output_shows_the_ignored_documents_by_reason() -> None:
     assert shown[-1] == "ignored: 22 more documents for 22 other reasons; -o json lists all"
     assert len(shown) == 21
     assert "0 admitted, 0 preempted, 0 pending, 3041 ignored" in "\n".join(lines)
+
+
+def test_one_document_for_one_other_reason_is_singular() -> None:
+    ignored = [{"object": f"o{n}", "reason": f"r{n}"} for n in range(21)]
+    *_, last = ignored_lines(ignored)
+    assert last == "ignored: 1 more document for 1 other reason; -o json lists all"
 
 
 COUNTED: dict[str, tuple[list[Body], str]] = {

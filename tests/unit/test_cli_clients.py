@@ -396,7 +396,7 @@ class TestWait:
             (
                 ("team-a/pending", "--timeout", "50ms"),
                 1,
-                "error: workload team-a/pending is Pending, and not Running in time",
+                "error: workload team-a/pending is still Pending; it did not reach Running in time",
             ),
             (("team-a/running", "-n", "team-b"), 2, "name different namespaces"),
             (("team-a/nowhere",), 3, "error: "),

@@ -29,6 +29,7 @@ from queuectl.client import (
     credentials,
     tokenrequest,
 )
+from queuectl.client.kubernetes import context_of
 from queuectl.domain.errors import BadInput
 from queuectl.kubeconfig import KubeconfigContext
 from tests.api.serving import serving
@@ -500,6 +501,14 @@ class TestTheKubeconfig:
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         with pytest.raises(InvalidOption, match="not a kubeconfig"):
             connection.default_namespace()
+
+    def test_a_variable_that_names_no_file_is_not_an_absent_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
+        with pytest.raises(InvalidOption, match="nowhere: not found: set KUBECONFIG to another"):
+            context_of(ClientOptions())
 
     def test_its_repr_has_no_token(self, tmp_path: Path) -> None:
         found = kubeconfig.current_context(str(config(tmp_path / "config", {"token": SECRET})))

@@ -187,10 +187,10 @@ def test_there_must_be_gpus_on_nodes_that_are_ready(
 @pytest.mark.parametrize(
     ("found", "expected", "says"),
     [
-        ([node("a", LABELS)], [OK], "1 nodes, all with the labels"),
+        ([node("a", LABELS)], [OK], "1 node, all with the labels"),
         ([node("a", {"gpu": "h100"}), node("b", LABELS)], [PROBLEM], "1 of 2 nodes"),
         ([node("a", {"gpu": "a100"})], [WARNING, WARNING], "no node matches ResourceFlavor h100"),
-        ([node("a", LABELS), node("b")], [OK, WARNING], "1 nodes, all with the labels"),
+        ([node("a", LABELS), node("b")], [OK, WARNING], "1 node, all with the labels"),
         ([node("a", LABELS), node("cpu", gpus=0)], [OK], "all with the labels"),
     ],
 )
@@ -200,6 +200,19 @@ def test_nodes_must_have_the_labels_of_flavors_and_topologies(
     findings = judge.labels(found, [FLAVOR], [TOPOLOGY])
     assert levels(findings) == expected
     assert says in findings[0].message
+
+
+def test_nodes_that_no_gang_can_use_are_counted() -> None:
+    spare = [node("a", {}), node("b", {})]
+    _, two = judge.labels([node("c", LABELS), *spare], [FLAVOR], [TOPOLOGY])
+    _, one = judge.labels([node("c", LABELS), spare[0]], [FLAVOR], [TOPOLOGY])
+    assert two.message.startswith(
+        "2 nodes with GPUs match no ResourceFlavor, so no gang can use them"
+    )
+    assert one.message.startswith(
+        "1 node with GPUs matches no ResourceFlavor, so no gang can use it"
+    )
+    assert one.fix == "add the labels of a ResourceFlavor to it, or create a ResourceFlavor for it"
 
 
 def test_many_nodes_are_not_all_named() -> None:

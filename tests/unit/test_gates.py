@@ -174,6 +174,8 @@ def test_the_reason_names_ten_of_many_jobs_and_first_those_that_never_end_as_req
     )
     assert len(reason.details["after"]) == 10
     assert reason.details["moreAfter"] == 10
+    eleven = held_by(gates[:11], {})
+    assert eleven.message.endswith(", and until 1 other job ends as it requires")
 
 
 def test_the_reason_of_a_held_job_has_its_error() -> None:

@@ -22,15 +22,18 @@ import yaml
 from cryptography import x509
 from typer.testing import CliRunner
 
+from queuectl.cli.examples import EXAMPLES
 from queuectl.localcluster import (
     ClusterSpec,
     LocalClusterError,
     NodeSpec,
     NodeTaint,
+    build,
     keeper,
     layout,
     nodes,
     take_down,
+    versions,
 )
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.commands import app
@@ -94,7 +97,7 @@ def test_a_description_of_nodes_is_read_from_a_line() -> None:
         ("rack=4", "'rack=4' is not one of blocks, racks"),
         ("racks", "'racks' is not one of"),
         ("racks=many", "racks must be a whole number, not 'many'"),
-        ("racks=0", "NodeSpec.racks_per_block must be at least 1, not 0"),
+        ("racks=0", "nodes: racks must be at least 1, not 0"),
     ],
 )
 def test_a_bad_description_of_nodes_is_refused_by_name(text: str, complaint: str) -> None:
@@ -383,3 +386,41 @@ def test_the_commands_refuse_bad_input_by_name() -> None:
         "localcluster: no cluster has the name other",
     )
     assert runner.invoke(app, ["status"]).stdout.strip() == "No clusters."
+    operator = runner.invoke(app, ["up", "--operators", "other"])
+    assert operator.stderr.startswith(
+        "localcluster: operators: 'other' is none of training-operator"
+    )
+
+
+def test_the_commands_name_the_clusters_of_the_machine() -> None:
+    layout.create("one")
+    runner = CliRunner()
+    missing = runner.invoke(app, ["down", "--name", "other"])
+    assert missing.stderr.strip() == (
+        "localcluster: no cluster has the name other; clusters of this machine: one"
+    )
+    with pytest.raises(LocalClusterError, match="queuectl localcluster down --name one"):
+        layout.create("one")
+
+
+def test_a_folder_that_cannot_be_created_is_named_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    with pytest.raises(
+        LocalClusterError, match="Not a directory: set XDG_STATE_HOME to another folder"
+    ):
+        layout.create("one")
+    monkeypatch.setenv("QUEUECTL_CACHE", "/dev/null")
+    with (
+        pytest.raises(
+            LocalClusterError, match="Not a directory: set QUEUECTL_CACHE to another folder"
+        ),
+        build.locked(versions.UNITS[0], lambda: None),
+    ):
+        pass
+
+
+def test_the_example_of_up_has_the_number_of_nodes_of_the_default() -> None:
+    title, command = EXAMPLES["localcluster up"][0]
+    assert (title, command) == (f"Start a cluster of {NodeSpec().count} nodes", "localcluster up")

@@ -65,7 +65,7 @@ def test_an_assignment_that_ends_at_the_rack_uses_that_rack(assignment: dict[str
 def test_an_admission_that_names_no_domain_uses_no_node() -> None:
     given = load(workload(status=admission()))
     assert held(given) == {"(unknown node)": 2}
-    assert given.warnings == (WARNING + "2 pods sit on no node of the input",)
+    assert given.warnings == (WARNING + "2 pods without a node in the input",)
 
 
 def test_no_pod_is_placed_on_capacity_that_others_use() -> None:
@@ -86,7 +86,7 @@ def test_a_pod_that_fits_on_no_node_uses_no_node_and_gives_a_warning() -> None:
     full = [pod(f"p{i}", name) for i, name in enumerate(names)]
     given = load(workload(status=admission(**in_r1)), *full)
     assert held(given) == {"(unknown node)": 2}
-    assert given.warnings == (WARNING + "2 pods sit on no node of the input",)
+    assert given.warnings == (WARNING + "2 pods without a node in the input",)
 
 
 def test_the_pods_that_are_given_keep_their_seats() -> None:

@@ -654,7 +654,7 @@ def test_a_gang_whose_nodes_are_unknown_still_uses_its_quota() -> None:
     given_ = load(workload(status=admission()))
     assert placed(given_)[0].count == 2
     assert given_.warnings == (
-        "f.yaml: document 7 (Workload/w): podset main: 2 pods sit on no node of the input",
+        "f.yaml: document 7 (Workload/w): podset main: 2 pods without a node in the input",
     )
 
 

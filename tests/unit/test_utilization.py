@@ -120,6 +120,12 @@ def test_a_gang_on_shared_gpus_is_unknown_unless_its_own_part_is_measured(
     assert judged(one, [replace(QUIET, own=own)]).state is state
 
 
+@pytest.mark.parametrize(("unseen", "more"), [(2, "(and 1 more pod)"), (3, "(and 2 more pods)")])
+def test_pods_without_metrics_are_counted(unseen: int, more: str) -> None:
+    use = judged(gang(*(replace(pod(), name=f"p{number}") for number in range(unseen))), [])
+    assert use.text.endswith(more)
+
+
 def test_no_answer_at_all_is_unknown() -> None:
     tracker = UseTracker(SCRAPE)
     assert judged(gang(), [QUIET], tracker=tracker).state is U.IDLE

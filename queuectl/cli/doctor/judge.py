@@ -20,7 +20,7 @@ from queuectl.domain.errors import (
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.gpus import Gpus, summed
 from queuectl.domain.records import LeaderRecord
-from queuectl.domain.words import counted_gpus, some
+from queuectl.domain.words import counted, counted_gpus, some
 
 Document = Mapping[str, Any]
 
@@ -207,7 +207,8 @@ def nodes(listed: Sequence[CheckedNode]) -> list[Finding]:
     message = f"{counted_gpus(total)} on {len(with_gpus)} of {len(listed)} nodes"
     findings = [Finding("nodes", Level.OK, message)]
     if away := [node.name for node in with_gpus if not node.ready]:
-        message = f"{len(away)} nodes with GPUs are not ready: {some(away)}"
+        nodes_are = "1 node with GPUs is" if len(away) == 1 else f"{len(away)} nodes with GPUs are"
+        message = f"{nodes_are} not ready: {some(away)}"
         findings.append(
             Finding("nodes", Level.WARNING, message, f"kubectl describe node {away[0]}")
         )
@@ -235,8 +236,13 @@ def labels(
             name, dict(wanted), mine, levels.get(spec.get("topologyName") or "", [])
         )
     if flavors and (left := [n.name for n in listed if n.gpus and n.name not in taken]):
-        message = f"{len(left)} nodes with GPUs match no ResourceFlavor, so no gang can use them: {some(left)}"
-        fix = "add the labels of a ResourceFlavor to them, or create a ResourceFlavor for them"
+        match, them = (
+            ("1 node with GPUs matches", "it")
+            if len(left) == 1
+            else (f"{len(left)} nodes with GPUs match", "them")
+        )
+        message = f"{match} no ResourceFlavor, so no gang can use {them}: {some(left)}"
+        fix = f"add the labels of a ResourceFlavor to {them}, or create a ResourceFlavor for {them}"
         findings.append(Finding("labels", Level.WARNING, message, fix))
     return findings or [
         Finding(
@@ -270,7 +276,7 @@ def _flavor(
         Finding(
             "labels",
             Level.OK,
-            f"ResourceFlavor {name}: {len(mine)} nodes, all with the labels of its Topology",
+            f"ResourceFlavor {name}: {counted(len(mine), 'node')}, all with the labels of its Topology",
         )
     ]
 
@@ -362,7 +368,12 @@ def measured(
         return [Finding("metrics", Level.OK, "the GPU use of all pods is known"), *trusted]
     fix = "docs/how-to/runbook.md has a fix for each reason"
     unknown = [
-        Finding("metrics", Level.WARNING, f"GPU use unknown ({reason}): {number:g} pods", fix)
+        Finding(
+            "metrics",
+            Level.WARNING,
+            f"GPU use unknown ({reason}): {counted(round(number), 'pod')}",
+            fix,
+        )
         for reason, number in bad.items()
     ]
     return unknown + trusted
