@@ -88,8 +88,10 @@ def workload_ref(name: str, namespace: str | None) -> str:
         CommandFailed: it has another form, or it and ``namespace`` name different namespaces.
     """
     given, _, bare = name.rpartition("/")
-    if "/" in given or not bare:
-        raise CommandFailed(f"{name!r} is neither NAME nor NAMESPACE/NAME", Exit.BAD_INPUT)
+    kind = given.count("/") == 1 or given != given.lower()  # a namespace has no upper-case letters
+    if "/" in given or not bare or kind:
+        hint = ": leave out the kind" if bare and kind else ""
+        raise CommandFailed(f"{name!r} is neither NAME nor NAMESPACE/NAME{hint}", Exit.BAD_INPUT)
     if given and namespace and given != namespace:
         message = f"{name!r} and --namespace {namespace} name different namespaces"
         raise CommandFailed(message, Exit.BAD_INPUT)

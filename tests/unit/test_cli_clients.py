@@ -400,7 +400,12 @@ class TestWait:
             ),
             (("team-a/running", "-n", "team-b"), 2, "name different namespaces"),
             (("team-a/nowhere",), 3, "error: "),
-            (("job/team-a/running",), 2, "'job/team-a/running' is neither NAME nor NAMESPACE/NAME"),
+            (
+                ("job/team-a/running",),
+                2,
+                "'job/team-a/running' is neither NAME nor NAMESPACE/NAME: leave out the kind",
+            ),
+            (("PyTorchJob/running", "-n", "team-a"), 2, "NAMESPACE/NAME: leave out the kind"),
             (("team-a/",), 2, "'team-a/' is neither NAME nor NAMESPACE/NAME"),
             (("",), 2, "'' is neither NAME nor NAMESPACE/NAME"),
             (

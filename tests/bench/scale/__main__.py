@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
@@ -170,7 +171,12 @@ def main(arguments: list[str]) -> int:
             command.add_argument("--all", action="store_true", help="all figures of all runs")
     options = parser.parse_args(arguments)
     if options.command == "run":
-        return 1 if Run(options).play() else 0
+        # A run that is ended stops its programs, and deletes its files.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            return 1 if Run(options).play() else 0
+        except KeyboardInterrupt:
+            return 130
     records = read_all(options.files)
     from tests.bench.scale import pictures, tables
 
