@@ -23,7 +23,7 @@ from queuectl.domain.mig import (
     MigResult,
 )
 from queuectl.domain.records import NodeRecord
-from queuectl.mig.configurations import applied, nvidia_gpus
+from queuectl.mig.configurations import applied, nvidia_gpus, relabeled
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import node_taken
@@ -60,10 +60,14 @@ class MigChange:
         """Whether each of its nodes has begun."""
         return self.begun >= self.nodes
 
+    @property
+    def own(self) -> list[NodeRecord]:
+        """Its nodes that still change, without those that others have taken over."""
+        return [r for r in self.active if not taken_over(r)]
+
     def in_phase(self, *phases: MigPhase) -> list[NodeRecord]:
-        """Its nodes in one of these phases, without those that others have taken over."""
-        own = (r for r in self.active if not taken_over(r))
-        return [r for r in own if r.node.mig is not None and r.node.mig.phase in phases]
+        """Its own nodes in one of these phases."""
+        return [r for r in self.own if r.node.mig is not None and r.node.mig.phase in phases]
 
     def abandoned(self, now: float, timeout: float) -> bool:
         """Whether only nodes are left that others have taken over, or that do not get their old configuration in time."""
@@ -71,20 +75,14 @@ class MigChange:
             r.node.mig is not None
             and r.node.mig.phase is MigPhase.ROLLING_BACK
             and now - r.node.mig.since > timeout
-            for r in self.active
-            if not taken_over(r)
+            for r in self.own
         )
         return all(late)
 
 
 def taken_over(record: NodeRecord) -> bool:
     """Whether another user or program has uncordoned a node that changes, or set its label."""
-    return not record.cordoned or _relabeled(record)
-
-
-def _relabeled(record: NodeRecord) -> bool:
-    mig = record.node.mig
-    return mig is not None and record.node.labels.get(CONFIG, "") != mig.config
+    return not record.cordoned or relabeled(record.node)
 
 
 def active_changes(nodes: Iterable[NodeRecord]) -> list[MigChange]:
@@ -226,7 +224,7 @@ def step(record: NodeRecord, group: MigGroup, now: float, timeout: float) -> Mig
     node, change = record.node, record.node.mig
     if change is None or not change.phase.active:
         return None
-    if _relabeled(record) and record.cordoned and node.labels.get(STATE) != SUCCESS:
+    if relabeled(node) and record.cordoned and node.labels.get(STATE) != SUCCESS:
         return None
     if taken_over(record):
         return _ended(change, MigPhase.TAKEN_OVER, MigResult.TAKEN_OVER, now)

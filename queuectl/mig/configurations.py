@@ -32,6 +32,11 @@ def applied(node: Node, geometry: MigGeometry) -> bool:
     return node.labels.get(STATE) == SUCCESS and geometry_of(node) == geometry
 
 
+def relabeled(node: Node) -> bool:
+    """Whether the label of a node that changes names another configuration: another user or program has set it."""
+    return node.mig is not None and node.labels.get(CONFIG, "") != node.mig.config
+
+
 def nvidia_gpus(resource: str) -> bool:
     """Whether MIG changes how many of a resource a node has."""
     return resource == GPU or resource.startswith(_INSTANCE)

@@ -16,7 +16,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import Defragment
 from queuectl.domain.words import counted, some
 from queuectl.domain.workload import Placement, Workload
-from queuectl.mig.configurations import ReconfigureMig, choices, nvidia_gpus
+from queuectl.mig.configurations import ReconfigureMig, choices, nvidia_gpus, relabeled
 from queuectl.planner.capacity.node_counts import placement_of
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.defragment import MigrationPolicy
@@ -329,12 +329,8 @@ def reconfigured_nodes(ctx: GangContext, scope: MigScope | None = None) -> Itera
 
 def _helps(node: Node) -> bool:
     """Whether a change can still end with the new configuration: it is not rolled back, and no user has set another label."""
-    mig = node.mig
-    return (
-        mig is not None
-        and mig.phase is not MigPhase.ROLLING_BACK
-        and node.labels.get(CONFIG, "") == mig.config
-    )
+    rolled_back = node.mig is not None and node.mig.phase is MigPhase.ROLLING_BACK
+    return not (rolled_back or relabeled(node))
 
 
 def under_way(ctx: GangContext) -> Iterator[str]:

@@ -15,6 +15,7 @@ from typing import Final
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.words import some
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.planner.feature_counts import FEATURES, OUTCOMES, FeatureCounts, features_of, outcomes_of
@@ -66,10 +67,7 @@ def main() -> None:
             print(text, flush=True)
     print(counts.table())
     never = counts.missing(FEATURES | OUTCOMES)
-    shown = ", ".join(never[:_SHOWN]) + (" …" if len(never) > _SHOWN else "")
-    print(
-        f"{counts.cycles} cycles; never: {len(never)} features and pairs{': ' * bool(never)}{shown}"
-    )
+    print(f"{counts.cycles} cycles; never: {some(never, _SHOWN) or 'none'}")
     sys.exit(bool(wrong))
 
 

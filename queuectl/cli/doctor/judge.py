@@ -207,8 +207,8 @@ def nodes(listed: Sequence[CheckedNode]) -> list[Finding]:
     message = f"{counted_gpus(total)} on {len(with_gpus)} of {len(listed)} nodes"
     findings = [Finding("nodes", Level.OK, message)]
     if away := [node.name for node in with_gpus if not node.ready]:
-        nodes_are = "1 node with GPUs is" if len(away) == 1 else f"{len(away)} nodes with GPUs are"
-        message = f"{nodes_are} not ready: {some(away)}"
+        verb = "is" if len(away) == 1 else "are"
+        message = f"{counted(len(away), 'node')} with GPUs {verb} not ready: {some(away)}"
         findings.append(
             Finding("nodes", Level.WARNING, message, f"kubectl describe node {away[0]}")
         )
@@ -236,12 +236,8 @@ def labels(
             name, dict(wanted), mine, levels.get(spec.get("topologyName") or "", [])
         )
     if flavors and (left := [n.name for n in listed if n.gpus and n.name not in taken]):
-        match, them = (
-            ("1 node with GPUs matches", "it")
-            if len(left) == 1
-            else (f"{len(left)} nodes with GPUs match", "them")
-        )
-        message = f"{match} no ResourceFlavor, so no gang can use {them}: {some(left)}"
+        match, them = ("matches", "it") if len(left) == 1 else ("match", "them")
+        message = f"{counted(len(left), 'node')} with GPUs {match} no ResourceFlavor, so no gang can use {them}: {some(left)}"
         fix = f"add the labels of a ResourceFlavor to {them}, or create a ResourceFlavor for {them}"
         findings.append(Finding("labels", Level.WARNING, message, fix))
     return findings or [

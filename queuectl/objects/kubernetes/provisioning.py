@@ -122,9 +122,8 @@ def read_provisioning_request(wire: WireProvisioningRequest) -> ProvisioningReco
 
 def request_name(entry: Entry, check: str) -> str:
     """The name of the request of a gang for a check. Each time that the gang is held for checks, it is another one."""
-    known = hashlib.sha256(entry.uid.encode()).hexdigest()[:_DIGEST]
-    gang = _dashed(f"{entry.kind}-{entry.name}")
-    return _limited(f"{gang}-{known}-{_distinct(check)}", f"-{entry.checks.round}")
+    gang = f"{_dashed(f'{entry.kind}-{entry.name}')}-{_digest(entry.uid)}"
+    return _limited(f"{gang}-{_distinct(check)}", f"-{entry.checks.round}")
 
 
 def template_name(request: str, podset: str) -> str:
@@ -140,9 +139,11 @@ def _dashed(name: str) -> str:
 def _distinct(name: str) -> str:
     """The same, with a digest if another name gives the same part."""
     part = _dashed(name)
-    if part != name:
-        part += f"-{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]}"
-    return part
+    return part if part == name else f"{part}-{_digest(name)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
 
 
 def _is_template_of(request: str, template: str) -> bool:
@@ -153,8 +154,7 @@ def _is_template_of(request: str, template: str) -> bool:
 def _limited(name: str, end: str = "") -> str:
     if len(name) + len(end) <= _LONGEST_NAME:
         return name + end
-    known = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST]
-    return f"{name[: _LONGEST_NAME - len(end) - _DIGEST - 1]}-{known}{end}"
+    return f"{name[: _LONGEST_NAME - len(end) - _DIGEST - 1]}-{_digest(name)}{end}"
 
 
 def pod_annotations(request: str, config: ProvisioningConfig) -> tuple[tuple[str, str], ...]:
