@@ -29,6 +29,16 @@ _LEVELS: Final = 100
 """Mappings and lists inside each other in a YAML file. CustomResourceDefinitions have up to 50."""
 _ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_TYPES: Final = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a Boolean value",
+    int: "a number",
+    float: "a number",
+    type(None): "null",
+}
+"""The types of JSON in messages."""
 _ALIASED: Final = 100_000
 """Values that the aliases of a YAML file may add. Without aliases, a text has at most as many values as characters."""
 
@@ -224,7 +234,7 @@ _JSON: Final = json.JSONDecoder(
 
 def _object(body: Any, address: Address) -> dict[str, Any]:
     if not isinstance(body, dict):
-        raise DocumentError(address, "", f"must be an object, not {type(body).__name__}")
+        raise DocumentError(address, "", f"must be an object, not {_TYPES[type(body)]}")
     return body
 
 
@@ -273,7 +283,7 @@ def _unfold(document: Document) -> Iterator[Document]:
     if document.kind == "List":
         listed = [] if listed is None else listed
         if not isinstance(listed, list):
-            raise document.error("items", f"must be a list, not {type(listed).__name__}")
+            raise document.error("items", f"must be a list, not {_TYPES[type(listed)]}")
     if not document.kind.endswith("List") or not isinstance(listed, list):
         yield _named(document)
         return
@@ -283,7 +293,7 @@ def _unfold(document: Document) -> Iterator[Document]:
     for position, item in enumerate(listed, 1):
         address = replace(document.address, list_position=position)
         if not isinstance(item, dict):
-            raise DocumentError(address, "", f"must be an object, not {type(item).__name__}")
+            raise DocumentError(address, "", f"must be an object, not {_TYPES[type(item)]}")
         yield from _unfold(Document(address, {**inherited, **item}))
 
 
@@ -304,7 +314,7 @@ def _named(document: Document) -> Document:
             raise document.error(field, "is required")
     meta = document.body.get("metadata")
     if meta is not None and not isinstance(meta, dict):
-        raise document.error("metadata", f"must be an object, not {type(meta).__name__}")
+        raise document.error("metadata", f"must be an object, not {_TYPES[type(meta)]}")
     name = (meta or {}).get("name")
     shown = f"{document.kind}/{name if isinstance(name, str) else ''}"
     named = Document(replace(document.address, name=shown), document.body)

@@ -474,7 +474,7 @@ async def test_manifests_are_sorted_into_jobs_and_configuration() -> None:
             "apiVersion: v1\nkind: Pod\nmetadata: {name: p}",
             "submit: Pod/p: metadata.labels.queuectl.dev/queue-name: it has no queue label",
         ),
-        (f"{YAML_OF_BOTH}\n- 1", "manifests: document 2: must be an object, not int"),
+        (f"{YAML_OF_BOTH}\n- 1", "manifests: document 2: must be an object, not a number"),
         ("a: [", "is not YAML"),
         ("kind: a\nkind: b", "line 2, column 1: key 'kind' appears twice, first on line 1"),
         ("a: &a [1]\nb: *a", "line 2, column 4: is not YAML: aliases are not supported"),

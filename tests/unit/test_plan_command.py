@@ -218,7 +218,7 @@ def test_settings_can_be_in_their_own_file(tmp_path: Path) -> None:
 
 BAD: dict[str, tuple[list[str], str]] = {
     "no such file": (["-f", "missing.yaml"], "error: missing.yaml: No such file or directory"),
-    "no object": (["-f", "-"], "error: stdin: document 1: must be an object, not str"),
+    "no object": (["-f", "-"], "error: stdin: document 1: must be an object, not a string"),
     "a time after the calendar": (["-f", "cluster.yaml", "--now", "9" * 400], "error: --now: 9999999"),
     "no time": (["-f", "cluster.yaml", "--now", "noon"], "error: --now: 'noon' is not an RFC 3339 time"),
     "no settings": (
