@@ -32,7 +32,9 @@ def demo_command(
     except LocalClusterError as error:
         raise CommandFailed(str(error)) from error
     except KeyboardInterrupt:
-        console.print("\nInterrupted. Everything is stopped and removed.")
+        removed = "Everything is stopped and removed."
+        rest = "Repeat the command to remove the rest." if down else removed
+        console.print(f"\nInterrupted. {rest}")
         raise typer.Exit(130) from None
     if not held:
         raise typer.Exit(1)

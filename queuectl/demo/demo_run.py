@@ -48,6 +48,10 @@ Until then, in a clone of the repository:
 - Read docs/tutorials/first-ten-minutes.md, which uses the demo, and docs/explanation/concepts.md.
 """
 """Shown before the first build: commands and pages for the time that it takes."""
+_CLUSTER_ELSEWHERE: Final = """\
+The controller of the demo is stopped. Its cluster is not in {folder}. If you started the demo with another HOME or XDG_STATE_HOME, \
+repeat this command with it."""
+"""Shown if the demo has no cluster: it is removed already, or the folder of the clusters is another one."""
 _POLL_SECONDS: Final = 0.4
 # Idle time of the victim before the urgent gang is submitted: enough for two warnings, the grace period and one evaluation.
 _IDLE_SECONDS: Final = 5.0
@@ -106,13 +110,16 @@ def down(console: Console) -> bool:
     """Stop and remove a kept demo.
 
     Returns:
-        Whether there was one.
+        Whether there was one, with its cluster.
     """
     with _interruptible():
-        ended = controller.take_down(_NAME)
-        there = take_down(_NAME) or ended
-    console.print("The demo is stopped." if there else "No demo is running.")
-    return there
+        controller_ended = controller.take_down(_NAME)
+        cluster_ended = take_down(_NAME)
+    if controller_ended and not cluster_ended:
+        console.print(_CLUSTER_ELSEWHERE.format(folder=layout.clusters()), soft_wrap=True)
+        return False
+    console.print("The demo is stopped." if cluster_ended else "No demo is running.")
+    return cluster_ended
 
 
 @dataclass(frozen=True, slots=True)

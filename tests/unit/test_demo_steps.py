@@ -1,12 +1,17 @@
-"""Steps are printed when they end; without live output, a long step prints a progress line."""
+"""Steps are printed when they end; without live output, a long step prints a progress line. A stop reports what it removed."""
 
 from __future__ import annotations
 
 import io
+import tempfile
+from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from queuectl.cli.main import app
+from queuectl.demo import controller
 from queuectl.demo import demo_run as module
 from queuectl.demo.demo_run import Steps
 
@@ -44,3 +49,32 @@ def test_a_long_step_gives_a_sign_of_life(monkeypatch: pytest.MonkeyPatch):
     assert "half" not in output(terminal=False)
     monkeypatch.setattr(module, "_HEARTBEAT_SECONDS", 0.0)
     assert "half" in output(terminal=False)
+
+
+def stop(monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[int, str]:
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    result = CliRunner().invoke(app, ["demo", "--down"])
+    return result.exit_code, result.stdout
+
+
+def test_a_stop_without_the_cluster_names_the_folder_where_it_is_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    assert stop(monkeypatch, tmp_path) == (1, "No demo is running.\n")
+    (tmp_path / controller.home_of("demo").name).mkdir()
+    code, shown = stop(monkeypatch, tmp_path)
+    assert code == 1
+    assert f"Its cluster is not in {tmp_path}/queuectl/clusters." in shown
+    assert not list(tmp_path.glob("queuectl-demo*"))
+
+
+def test_an_interrupted_stop_does_not_claim_that_everything_is_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    def interrupted(_: str) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(controller, "take_down", interrupted)
+    code, shown = stop(monkeypatch, tmp_path)
+    assert (code, shown) == (130, "\nInterrupted. Repeat the command to remove the rest.\n")
