@@ -78,6 +78,8 @@ def config_kind(word: str, other_words: Iterable[str] = ()) -> ConfigKind | None
     words = [*WORKLOAD_WORDS, *other_words, *(kind.plural for kind in CONFIG_KINDS)]
     near = get_close_matches(lowered, words, cutoff=0.7)
     meant = f"did you mean {near[0]}?" if near else "`queuectl get` lists the kinds"
+    if "/" in word:
+        meant = "write kind and name as two words"
     raise CommandFailed(f"unknown kind {word!r}; {meant}", Exit.BAD_INPUT)
 
 

@@ -317,6 +317,7 @@ class TestGet:
             (("pods",), "error: to list pods, use `kubectl get pods`"),
             (("cluterqueues",), "error: unknown kind 'cluterqueues'; did you mean clusterqueues?"),
             (("qqq",), "error: unknown kind 'qqq'; `queuectl get` lists the kinds"),
+            (("cq/team-a",), "error: unknown kind 'cq/team-a'; write kind and name as two words"),
             ((), "error: name a kind:\n  workloads "),
         ],
     )
