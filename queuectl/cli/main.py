@@ -67,7 +67,7 @@ def run() -> None:
         code = Exit.FAILURE
     except (OSError, UnicodeError) as error:
         if not isinstance(error, BrokenPipeError):
-            typer.echo(printable(f"error: {error}"), err=True)
+            typer.echo(printable(f"error: {_system_error(error)}"), err=True)
         _discard_output()
         code = Exit.FAILURE
     sys.exit(code or Exit.OK)
@@ -85,6 +85,13 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+def _system_error(error: OSError | UnicodeError) -> str:
+    """The file and the cause, without the number of the operating system."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def _discard_output() -> None:

@@ -112,9 +112,7 @@ class LocalCluster:
         Raises:
             LocalClusterError: No cluster has this name, or it does not run.
         """
-        place = layout.find(name)
-        if place is None:
-            raise LocalClusterError(layout.none_named(name))
+        place = layout.existing(name)
         supervisor = KeeperHandle(place.home)
         if not supervisor.alive():
             raise LocalClusterError(

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from queuectl.localcluster import build, layout, progress, versions
 from queuectl.localcluster.cluster import LocalCluster, take_down
-from queuectl.localcluster.errors import LocalClusterError, cause
+from queuectl.localcluster.errors import LocalClusterError, UnknownClusterError, cause
 from queuectl.localcluster.exporter import Exporters
 from queuectl.localcluster.nodes import NodeSpec
 from queuectl.localcluster.operators import OPERATORS, TRAINING_OPERATOR
@@ -27,7 +27,10 @@ app = typer.Typer(help="Run a Kubernetes control plane on this machine.", no_arg
 
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the cluster.")]
 DEFAULT_NAME = "queuectl"
+# Exit codes, as of the other commands of queuectl.
+_FAILURE = 1
 _BAD_INPUT = 2
+_NOT_FOUND = 3
 
 
 @contextlib.contextmanager
@@ -35,10 +38,12 @@ def _fails_with_a_message() -> Iterator[None]:
     """An error of a cluster, or of its files, ends the command with a message."""
     try:
         yield
+    except UnknownClusterError as error:
+        _fail(str(error), _NOT_FOUND)
     except LocalClusterError as error:
-        _fail(str(error))
+        _fail(str(error), _FAILURE)
     except OSError as error:
-        _fail(cause(error))
+        _fail(cause(error), _FAILURE)
 
 
 @app.command()
@@ -93,8 +98,7 @@ def down(
     """Stop a cluster and remove its files."""
     names = [one.name for one in layout.find_all()] if every else [name]
     for one in names:
-        if not take_down(one):
-            _fail(layout.none_named(one))
+        take_down(layout.existing(one).name)
         Console().print(f"Cluster {one} is stopped.", highlight=False)
 
 
@@ -179,8 +183,6 @@ def _wait_for_interrupt() -> None:
         signal.pause()
 
 
-def _fail(message: str, code: int = 1) -> NoReturn:
-    Console(stderr=True).print(
-        f"localcluster: {message}", highlight=False, markup=False, soft_wrap=True
-    )
+def _fail(message: str, code: int) -> NoReturn:
+    Console(stderr=True).print(f"error: {message}", highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(code)

@@ -14,6 +14,10 @@ class LocalClusterError(Exception):
     """A failure of the local control plane. The message has the cause, and where to find details."""
 
 
+class UnknownClusterError(LocalClusterError):
+    """No cluster has the name. The message has the names of the clusters."""
+
+
 class BuildError(LocalClusterError):
     """A build step failed. The message names the step and its log."""
 

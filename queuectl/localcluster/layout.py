@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import yaml
 
 from queuectl.localcluster.certificates import KeyPair, write_secret
-from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.errors import LocalClusterError, UnknownClusterError
 from queuectl.localcluster.folders import chosen_by, expanded
 from queuectl.localcluster.keeper import remove_tree
 
@@ -168,12 +168,18 @@ def find(name: str) -> Layout | None:
     return Layout(content["name"], content["ports"], content["description"])
 
 
-def none_named(name: str) -> str:
-    """The message that no cluster has the name, with the names of the clusters."""
-    names = ", ".join(one.name for one in find_all())
-    return f"no cluster has the name {name}" + (
-        f"; clusters of this machine: {names}" if names else ""
-    )
+def existing(name: str) -> Layout:
+    """The cluster of this name, running or not.
+
+    Raises:
+        UnknownClusterError: No cluster has the name.
+    """
+    place = find(name)
+    if place is None:
+        names = ", ".join(one.name for one in find_all())
+        others = f"; clusters of this machine: {names}" if names else ""
+        raise UnknownClusterError(f"no cluster has the name {name}{others}")
+    return place
 
 
 def find_all() -> list[Layout]:

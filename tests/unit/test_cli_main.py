@@ -362,15 +362,15 @@ def test_a_file_system_error_of_a_local_cluster_is_a_message(
         run()
     assert ended.value.code == Exit.FAILURE
     assert capsys.readouterr().err.startswith(
-        "localcluster: /dev/null/queuectl/clusters: Not a directory"
+        "error: /dev/null/queuectl/clusters: Not a directory"
     )
 
 
 @pytest.mark.parametrize(
     ("words", "code", "out", "err"),
     [
-        ("version >/dev/full", Exit.FAILURE, "", "error: [Errno 28] No space left on device\n"),
-        ("completion bash >/dev/full", Exit.FAILURE, "", "error: [Errno 28] No space left on device\n"),
+        ("version >/dev/full", Exit.FAILURE, "", "error: No space left on device\n"),
+        ("completion bash >/dev/full", Exit.FAILURE, "", "error: No space left on device\n"),
         ("version | true; exit ${PIPESTATUS[0]}", None, "", ""),
         ("plan -f - <&-", Exit.BAD_INPUT, "", "error: stdin: is closed\n"),
     ],

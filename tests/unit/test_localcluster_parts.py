@@ -378,17 +378,17 @@ def test_the_commands_refuse_bad_input_by_name() -> None:
     bad = runner.invoke(app, ["up", "--nodes", "racks=x"])
     assert (bad.exit_code, bad.stderr.strip()) == (
         2,
-        "localcluster: nodes: racks must be a whole number, not 'x'",
+        "error: nodes: racks must be a whole number, not 'x'",
     )
     missing = runner.invoke(app, ["down", "--name", "other"])
     assert (missing.exit_code, missing.stderr.strip()) == (
-        1,
-        "localcluster: no cluster has the name other",
+        3,
+        "error: no cluster has the name other",
     )
     assert runner.invoke(app, ["status"]).stdout.strip() == "No clusters."
     operator = runner.invoke(app, ["up", "--operators", "other"])
     assert operator.stderr.startswith(
-        "localcluster: operators: 'other' is none of training-operator"
+        "error: operators: 'other' is none of training-operator"
     )
 
 
@@ -397,7 +397,7 @@ def test_the_commands_name_the_clusters_of_the_machine() -> None:
     runner = CliRunner()
     missing = runner.invoke(app, ["down", "--name", "other"])
     assert missing.stderr.strip() == (
-        "localcluster: no cluster has the name other; clusters of this machine: one"
+        "error: no cluster has the name other; clusters of this machine: one"
     )
     with pytest.raises(LocalClusterError, match="queuectl localcluster down --name one"):
         layout.create("one")
