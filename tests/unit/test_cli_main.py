@@ -361,9 +361,7 @@ def test_a_file_system_error_of_a_local_cluster_is_a_message(
     with pytest.raises(SystemExit) as ended:
         run()
     assert ended.value.code == Exit.FAILURE
-    assert capsys.readouterr().err.startswith(
-        "error: /dev/null/queuectl/clusters: Not a directory"
-    )
+    assert capsys.readouterr().err.startswith("error: /dev/null/queuectl/clusters: Not a directory")
 
 
 @pytest.mark.parametrize(

@@ -387,9 +387,7 @@ def test_the_commands_refuse_bad_input_by_name() -> None:
     )
     assert runner.invoke(app, ["status"]).stdout.strip() == "No clusters."
     operator = runner.invoke(app, ["up", "--operators", "other"])
-    assert operator.stderr.startswith(
-        "error: operators: 'other' is none of training-operator"
-    )
+    assert operator.stderr.startswith("error: operators: 'other' is none of training-operator")
 
 
 def test_the_commands_name_the_clusters_of_the_machine() -> None:
