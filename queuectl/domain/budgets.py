@@ -94,10 +94,6 @@ class Budget:
     priority_when_spent: int = 0
     whole_run: bool = False
 
-    def pays(self, spender: Spender) -> bool:
-        """Whether gangs of the spender use this budget."""
-        return spender.of(self.scope) == self.holder
-
     def least_left(self, cost: int) -> int:
         """Units that must be left for the start of a gang whose run costs so many in this month: all of them, or any unit."""
         return cost if self.whole_run else min(cost, 1)
@@ -110,6 +106,20 @@ class Budget:
         """Units of a month, with its top-ups."""
         more = (t.amount for t in top_ups if (t.budget, t.month) == (self.name, month.name))
         return self.monthly + sum(more)
+
+
+class BudgetsByHolder:
+    """Budgets by the name of their spender. To find those of a gang takes one step for each scope, however many budgets there are."""
+
+    def __init__(self, budgets: Iterable[Budget]) -> None:
+        self._budgets: dict[tuple[BudgetScope, str], list[Budget]] = {}
+        for budget in budgets:
+            self._budgets.setdefault((budget.scope, budget.holder), []).append(budget)
+
+    def of(self, spender: Spender) -> Iterator[Budget]:
+        """The budgets that the gangs of a spender use."""
+        for scope in BudgetScope:
+            yield from self._budgets.get((scope, spender.of(scope)), ())
 
 
 @dataclass(frozen=True, slots=True)

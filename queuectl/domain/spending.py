@@ -8,7 +8,14 @@ from fractions import Fraction
 from functools import cached_property
 
 from queuectl.domain.accounting import MILLISECONDS
-from queuectl.domain.budgets import BudgetBalance, BudgetScope, Month, Spender, TopUp, WhenSpent
+from queuectl.domain.budgets import (
+    BudgetBalance,
+    BudgetsByHolder,
+    Month,
+    Spender,
+    TopUp,
+    WhenSpent,
+)
 from queuectl.domain.gpus import in_parts
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
@@ -37,10 +44,8 @@ class Spending:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self._balances: dict[tuple[BudgetScope, str], list[BudgetBalance]] = {}
-        for balance in snapshot.budgets:
-            key = (balance.budget.scope, balance.budget.holder)
-            self._balances.setdefault(key, []).append(balance)
+        self._balances = {balance.budget.name: balance for balance in snapshot.budgets}
+        self._budgets = BudgetsByHolder(balance.budget for balance in snapshot.budgets)
         self._running: dict[str, list[Admitted]] = {}
         for gang in snapshot.admitted if snapshot.budgets else ():
             for balance in self.of(gang.workload):
@@ -57,9 +62,7 @@ class Spending:
             workload.queue or "",
             workload.user or "",
         )
-        return [
-            b for scope in BudgetScope for b in self._balances.get((scope, spender.of(scope)), ())
-        ]
+        return [self._balances[budget.name] for budget in self._budgets.of(spender)]
 
     def running(self, balance: BudgetBalance) -> Sequence[Admitted]:
         """The gangs that hold capacity and spend a budget."""

@@ -10,12 +10,20 @@ to the ledger at each time, and no sum over a month is computed in a cycle.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
 from queuectl.devices.shared import ClaimKey
-from queuectl.domain.budgets import Budget, BudgetBalance, Spender, SpentUnits, TopUp
+from queuectl.domain.budgets import (
+    Budget,
+    BudgetBalance,
+    BudgetsByHolder,
+    Spender,
+    SpentUnits,
+    TopUp,
+)
 from queuectl.domain.estimates import DAY
 from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import Gpus
@@ -251,6 +259,7 @@ class BudgetSums:
 
     def __init__(self) -> None:
         self._budgets: Mapping[str, Budget] = {}
+        self._by_holder = BudgetsByHolder(())
         self._spent: dict[tuple[str, int], int] = {}  # by budget and begin of the month
         self.counted = 0.0
         self._ended: list[_Ended] = []
@@ -263,15 +272,18 @@ class BudgetSums:
     def learn(self, budgets: Mapping[str, Budget], spent: SpentUnits) -> None:
         """Replace all sums by those of the ledger."""
         self._budgets, self._spent = dict(budgets), dict(spent.units)
+        self._by_holder = BudgetsByHolder(budgets.values())
         self._advance(spent.until or 0.0)
 
     def add(self, fold: Fold, until: float) -> None:
         """Add the hours of a folding that is written. ``until``: everything before is counted then."""
+        added: Counter[tuple[int, Spender]] = Counter()
         for hour, spender, units in fold.spent():
-            for budget in self._budgets.values():
-                if budget.pays(spender):
-                    key = (budget.name, budget.month(hour).begins)
-                    self._spent[key] = self._spent.get(key, 0) + units
+            added[hour, spender] += units
+        for (hour, spender), units in added.items():
+            for budget in self._by_holder.of(spender):
+                key = (budget.name, budget.month(hour).begins)
+                self._spent[key] = self._spent.get(key, 0) + units
         self._advance(until)
 
     def note(self, changes: Iterable[EntryChange]) -> None:
@@ -288,9 +300,8 @@ class BudgetSums:
     def settle(self) -> None:
         """Count all gangs that have ended as spent. Only for a process that writes no usage ledger."""
         for one in self._ended:
-            for budget in self._budgets.values():
-                if budget.pays(one.spender):
-                    self._spend(budget, one)
+            for budget in self._by_holder.of(one.spender):
+                self._spend(budget, one)
         self._ended = []
 
     def _spend(self, budget: Budget, attempt: _Ended) -> None:
@@ -304,9 +315,17 @@ class BudgetSums:
 
     def balances(self, config: QueueConfig, now: float) -> tuple[BudgetBalance, ...]:
         """The budgets in the current month, by name."""
-        top_ups = list(config.top_ups.values())
-        budgets = sorted(config.budgets.items())
-        return tuple(self._balance(budget, top_ups, now) for _, budget in budgets)
+        top_ups: defaultdict[str, list[TopUp]] = defaultdict(list)
+        for top_up in config.top_ups.values():
+            top_ups[top_up.budget].append(top_up)
+        ended: defaultdict[str, list[_Ended]] = defaultdict(list)
+        for one in self._ended:
+            for budget in self._by_holder.of(one.spender):
+                ended[budget.name].append(one)
+        return tuple(
+            self._balance(budget, top_ups[name], ended[name], now)
+            for name, budget in sorted(config.budgets.items())
+        )
 
     def applied(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with the budgets, and with lower priorities where they are spent; the same objects as last time."""
@@ -329,7 +348,9 @@ class BudgetSums:
             pending.append(made)
         return replace(snapshot, pending=tuple(pending))
 
-    def _balance(self, budget: Budget, top_ups: Collection[TopUp], now: float) -> BudgetBalance:
+    def _balance(
+        self, budget: Budget, top_ups: Iterable[TopUp], ended: Iterable[_Ended], now: float
+    ) -> BudgetBalance:
         month = budget.month(now)
         balance = BudgetBalance(
             budget,
@@ -338,9 +359,8 @@ class BudgetSums:
             self._spent.get((budget.name, month.begins), 0),
             counted=max(self.counted, month.begins),
         )
-        own = (one for one in self._ended if budget.pays(one.spender))
         return replace(
-            balance, ended=sum(balance.cost(one.gpus, one.begins, one.ends) for one in own)
+            balance, ended=sum(balance.cost(one.gpus, one.begins, one.ends) for one in ended)
         )
 
     def _advance(self, until: float) -> None:

@@ -233,7 +233,8 @@ class World:
             sums[balance.budget.name] = balance.used + sum(
                 balance.cost(e.gpus, max(e.started_at or 0.0, balance.counted), self.now)
                 for e in running
-                if balance.budget.pays(Spender(e.cluster_queue, e.namespace, e.queue, e.user))
+                if Spender(e.cluster_queue, e.namespace, e.queue, e.user).of(balance.budget.scope)
+                == balance.budget.holder
             )
         return sums
 

@@ -193,7 +193,7 @@ class MemoryUsage:
             for (hour, number, _, _), amounts in tables.hours.items():
                 who = tables.subjects[number]
                 spender = Spender(who.cluster_queue, who.namespace, who.queue, who.user)
-                if month.begins <= hour < month.ends and budget.pays(spender):
+                if month.begins <= hour < month.ends and spender.of(budget.scope) == budget.holder:
                     units[key] += amounts.allocated
         return SpentUnits(tables.until, units)
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.domain.accounting import AccountingTerms
-from queuectl.domain.budgets import Budget, BudgetScope, SpentUnits
+from queuectl.domain.accounting import AccountingTerms, FlavorGpus, Mark, Subject, UsagePhase
+from queuectl.domain.budgets import Budget, BudgetScope, Spender, SpentUnits
 from queuectl.domain.fleet import Node
 from queuectl.domain.folding import Fold
+from queuectl.domain.gpus import PARTS
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used, past_use
@@ -430,3 +431,29 @@ def test_a_budget_counts_a_gang_that_has_ended_until_its_hours_are_in_the_ledger
     sums.add(Fold(100.0, 170.0, AccountingTerms()), 170.0)
     (after,) = sums.balances(config, 200.0)
     assert (after.ended, after.counted) == (0, 170.0)
+
+
+def test_the_cost_of_adding_hours_does_not_depend_on_the_number_of_budgets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """10,000 gangs and 1,000 Budgets are added in one step, in which the leader does nothing else."""
+    gangs = 200
+    budgets = {f"b{n}": Budget(f"b{n}", BudgetScope.USER, f"u{n}", 10_000) for n in range(gangs)}
+    fold = Fold(0.0, 100.0, AccountingTerms())
+    held = FlavorGpus("h100", "", 8)
+    for number in range(gangs):
+        user = f"u{number // 2}"
+        who = Subject(f"uid-{number}", "Job", "a", f"j{number}", "q", "cq", "", user, ())
+        mark = Mark(who.uid, 0.0, 0.0, UsagePhase.HOLDS, 1, held.gpus, (held,), who)
+        fold.workload(None, [mark], ())
+    sums = BudgetSums()
+    sums.learn(budgets, SpentUnits(until=0.0))
+    looked_up = []
+    name_in = Spender.of
+    monkeypatch.setattr(
+        Spender, "of", lambda one, scope: looked_up.append(scope) or name_in(one, scope)
+    )
+    sums.add(fold, 100.0)
+    assert 0 < len(looked_up) <= gangs * len(BudgetScope)
+    used = {one.budget.name: one.used for one in sums.balances(QueueConfig(budgets=budgets), 100.0)}
+    assert used == {f"b{n}": 2 * 8 * PARTS * 100_000 if n < gangs // 2 else 0 for n in range(gangs)}
