@@ -73,10 +73,15 @@ class PastUseSums:
         return self._config.rules.usage_fairness
 
     def configure(self, config: QueueConfig, entries: Iterable[Entry], now: float) -> None:
-        """Continue under this configuration with these workloads. Use before ``now`` counts under the old one."""
-        if self._rule is not None:
-            for account in list(self._used):
-                self._advance(account, now, self._rule)
+        """Continue under this configuration with these workloads. Use before ``now`` counts under the old one.
+
+        Under the same rule, an account without current use stays as it is: its time shows when nothing is left of it.
+        """
+        before = self._rule
+        if before is not None:
+            same = before == config.rules.usage_fairness
+            for account in list(self._held if same else self._used):
+                self._advance(account, now, before)
         self._config = config
         self._held.clear()
         self._holdings.clear()
@@ -84,7 +89,7 @@ class PastUseSums:
         rule = self._rule
         if rule is None:
             return
-        known = {account: used.at for account, used in self._used.items()}
+        known = {a: used.at if before is None else now for a, used in self._used.items()}
         held = sorted((e for e in entries if _holds(e)), key=_since)
         for entry in held:
             self._users.put(entry, self._mirror.jobs.get(entry.uid), holds=True)
@@ -94,6 +99,8 @@ class PastUseSums:
                 continue
             self._holdings[entry.uid] = holding
             for account in holding.accounts:
+                if before is not None and account in known:
+                    self._advance(account, now, before)
                 if _since(entry) > known.get(account, -inf):
                     self._enter(account, holding.amounts, _since(entry), rule)
                 self._hold(account, holding.amounts, 1)

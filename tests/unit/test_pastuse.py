@@ -292,6 +292,33 @@ def test_an_account_is_forgotten_once_nothing_is_left_of_it() -> None:
     assert list(world.sums.past_use(31 * DAY).local_queues) == [("a", "busy")]
 
 
+def test_edits_of_the_configuration_keep_no_account_of_which_nothing_is_left() -> None:
+    """They are more frequent than 30 half-lives."""
+    world = World()
+    world.start("u1", 0.0)
+    world.start("u2", 0.0, queue="idle")
+    world.end("u2", 0.0)
+    before = world.used(30 * DAY, "idle")
+    world.sample(0.0)
+    for day in (10, 20, 30):
+        world.sums.configure(CONFIG, world.entries.values(), day * DAY)
+        assert {row.account.name for row in world.sums.current(day * DAY)} == {"a/busy", "cq"}
+    assert isclose(world.used(30 * DAY, "idle"), before)
+    world.sums.forget(31 * DAY)
+    assert list(world.sums.past_use(31 * DAY).local_queues) == [("a", "busy")]
+
+
+def test_an_account_that_an_edit_gives_a_running_gang_counts_it_from_then_on() -> None:
+    world = World(config(replace(RULE, user_label=USER)))
+    world.start("u1", 0.0, user="ann")
+    world.end("u1", 0.0)
+    world.sums.configure(CONFIG, (), 0.0)
+    world.start("u2", 0.0, user="ann")
+    labeled = config(replace(RULE, user_label=USER))
+    world.sums.configure(labeled, world.entries.values(), DAY)
+    assert isclose(world.sums.past_use(2 * DAY).users["ann"], 8 * RULE.fresh(300.0) / 4 + 4)
+
+
 def test_what_others_stored_is_taken_over_where_nothing_is_known() -> None:
     world = World()
     world.start("u1", 0.0)
