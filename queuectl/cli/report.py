@@ -98,8 +98,7 @@ def report_command(
         case ReportFormat.JSON:
             emit_json(body)
         case ReportFormat.CSV:
-            rows = _gang_lines(body) if kind is ReportKind.SHADOW else body["items"]
-            _emit_csv(rows, _titles(kind, grouping, body))
+            _emit_csv(_lines(kind, body), _titles(kind, grouping, body))
         case ReportFormat.TABLE if kind is ReportKind.BUDGETS:
             _emit_budgets(body)
         case ReportFormat.TABLE if kind is ReportKind.SHADOW:
@@ -473,11 +472,19 @@ def _emit_csv(rows: Iterable[Json], titles: Sequence[str]) -> None:
     )
 
 
-def _gang_lines(body: Json) -> Iterator[Json]:
-    """The gangs of a report of shadow mode, each with its reasons in one cell."""
-    for gang in body["observed"]["gangs"]:
-        reasons = (f"{one['code']} {one['waitingHours']}" for one in gang["reasons"])
-        yield {**gang, "reasons": ", ".join(reasons)}
+def _lines(kind: ReportKind, body: Json) -> Iterable[Json]:
+    """The rows of a report. The reasons of a gang and the top-ups of a Budget are in one cell each."""
+    match kind:
+        case ReportKind.SHADOW:
+            for gang in body["observed"]["gangs"]:
+                reasons = (f"{one['code']} {one['waitingHours']}" for one in gang["reasons"])
+                yield {**gang, "reasons": ", ".join(reasons)}
+        case ReportKind.BUDGETS:
+            for budget in body["items"]:
+                top_ups = (f"{one['name']} {one['gpuHours']}" for one in budget["topUps"])
+                yield {**budget, "topUps": ", ".join(top_ups)}
+        case _:
+            yield from body["items"]
 
 
 def _flat(row: Json) -> Json:

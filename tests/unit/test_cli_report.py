@@ -16,7 +16,7 @@ from queuectl.api.budgets import BudgetStatusView
 from queuectl.api.routes.shadow import ShadowGangView
 from queuectl.api.schemas import View
 from queuectl.cli.main import run
-from queuectl.cli.report import _titles
+from queuectl.cli.report import _emit_csv, _lines, _titles
 from queuectl.domain.accounting import (
     HOUR,
     AccountingTerms,
@@ -167,6 +167,16 @@ def test_csv_of_budgets_and_gangs_without_rows_has_all_their_fields(
 ) -> None:
     fields = [field.alias for field in view.model_fields.values()]
     assert [*_titles(kind, None, {})] == fields
+
+
+def test_the_top_ups_of_a_budget_are_one_cell_of_its_csv(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = [{"name": "b-1", "gpuHours": 2.5, "by": None}, {"name": "b-2", "gpuHours": 1.0}]
+    body = {"items": [{"name": "b", "topUps": made}, {"name": "c", "topUps": []}]}
+    _emit_csv(_lines(ReportKind.BUDGETS, body), ())
+    first, second = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert (first["topUps"], second["topUps"]) == ("b-1 2.5, b-2 1.0", "")
 
 
 def test_csv_carries_names_labels_and_figures(report: Call) -> None:
