@@ -563,7 +563,7 @@ def evicting(namespaces: Collection[str] | None, before: int | None, limit: int)
     """The statement behind :func:`evictions`; the tests pin its plan."""
     h = history.c
     evicting = h.to_state == literal_column(f"'{State.EVICTING.value}'")  # as in the index
-    statement = select(history).where(evicting)
+    statement = select(history).where(evicting, h.from_state.is_distinct_from(h.to_state))
     if before is not None:
         statement = statement.where(h.id < before)
     if namespaces is not None:

@@ -147,6 +147,11 @@ class HistoryLine:
     placement: Placement | None = None
     cluster_queue: str = ""
 
+    @property
+    def evicts(self) -> bool:
+        """Whether an eviction begins with this step. Further steps can follow before the pods are deleted, such as a new priority."""
+        return self.to_state is State.EVICTING and self.from_state is not State.EVICTING
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class DocumentKey:

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from queuectl.db.engine import DatabaseSettings
+from queuectl.domain.commands import Action
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import QueueCounts, WaitingOrder, WorkloadFilter
 from queuectl.domain.reasons import Code
 from tests.api.conftest import commit
-from tests.api.support import LIVES, job, live_through
+from tests.api.support import LIVES, asked, job, live_through
 from tests.doubles.store import MemoryStore
 from tests.support.stores import PostgresStore
 
@@ -87,3 +88,9 @@ async def test_evictions_are_listed_newest_first(counted: AnyStore):
     assert ids == sorted(ids, reverse=True)
     assert [line.id for line in await counted.evictions(before=ids[1])] == ids[2:]
     assert await counted.evictions({OTHER}) == ()
+
+
+async def test_a_gang_that_is_held_while_it_leaves_is_evicted_once(counted: AnyStore):
+    life = (*LIVES["evicting"], asked(Action.HOLD), asked(Action.RELEASE))
+    await commit(counted, live_through(job("held-later", at=2000.0), *life))
+    assert [line.name for line in await counted.evictions()].count("held-later") == 1

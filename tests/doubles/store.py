@@ -778,7 +778,7 @@ class MemoryStore:
         found = [
             line
             for line in reversed((await self._reach()).history)
-            if line.to_state is State.EVICTING
+            if line.evicts
             and (before is None or line.id < before)
             and (namespaces is None or line.namespace in namespaces)
         ]

@@ -113,7 +113,7 @@ async def _page(site: Site, request: Request) -> Response:
         history=history[:_SHOWN],
         more_steps=len(history) > _SHOWN,
         decided=_decided(history[:_SHOWN], now) if access.decisions else frozenset(),
-        evictions=[line for line in history if line.to_state is State.EVICTING],
+        evictions=[line for line in history if line.evicts],
         asked=await asked_of(site.store, entry.uid),
         offers=await offers(site.guard, request, entry),
         advice=next_step(entry.state, entry.reason.code),
