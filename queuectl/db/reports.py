@@ -549,9 +549,11 @@ async def page(
     losses = (
         select(s.uid, func.sum(lost.gpu_seconds))
         .join_from(usage_losses, usage_subjects, lost.subject == s.id)
-        .where(mine)
+        .where(mine, lost.hour >= period.since, lost.hour < period.until)
         .group_by(s.uid)
     )
+    counted = await connection.scalar(select(usage_progress.c.until))
+    complete = counted is not None and counted >= period.until
     hours: dict[str, list[UsedHour]] = defaultdict(list)
     for uid, *amounts in await connection.execute(hourly, parameters):
         hours[uid].append(UsedHour(*amounts))
@@ -559,6 +561,6 @@ async def page(
         row[0]: row[1] for row in await connection.execute(losses, parameters)
     }
     return tuple(
-        RecordedWorkload(entry, lost_by.get(entry.uid, 0.0), tuple(hours[entry.uid]))
+        RecordedWorkload(entry, lost_by.get(entry.uid, 0.0), tuple(hours[entry.uid]), complete)
         for entry in entries
     )

@@ -68,13 +68,16 @@ class RecordedWorkload:
 
     Attributes:
         entry: its row of the ledger.
-        lost: GPU-seconds of work that evictions cost.
-        hours: of the usage ledger, oldest first; none if they are deleted already. All hours before the period are one.
+        lost: GPU-seconds of work that evictions in the period cost.
+        hours: of the usage ledger until the end of the period, oldest first; none if they are deleted already. All hours before
+            the period are one.
+        complete: whether the usage ledger has the whole period.
     """
 
     entry: Entry
     lost: float
     hours: Sequence[UsedHour] = ()
+    complete: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +106,17 @@ class RecordedJob:
 def recorded_job(recorded: RecordedWorkload, since: float, until: float) -> RecordedJob:
     """The part of a workload between two full hours (unix seconds)."""
     entry, gpus = recorded.entry, float(recorded.entry.gpus)
-    worked = entry.executed(until)
-    if gpus:
-        before = sum(one.allocated for one in recorded.hours if one.hour < since) / gpus
-        worked -= before + recorded.lost / gpus
-    ended = min(entry.finished_at if entry.finished_at is not None else until, until)
-    begin = max(entry.queued_at, since)
-    worked = min(max(worked, 1.0), max(ended - begin, 1.0))
+    finished = entry.finished_at if entry.finished_at is not None else until
     hours = [one for one in recorded.hours if since <= one.hour < until]
+    if gpus and recorded.complete and recorded.hours:
+        worked = sum(one.allocated for one in hours) / gpus
+    else:
+        before = sum(one.allocated for one in recorded.hours if one.hour < since)
+        worked = entry.executed(until) - max(finished - until, 0.0)
+        worked -= before / gpus if gpus else 0.0
+    worked -= recorded.lost / gpus if gpus else 0.0
+    begin = max(entry.queued_at, since)
+    worked = min(max(worked, 1.0), max(min(finished, until) - begin, 1.0))
     return RecordedJob(
         entry,
         begin - since,

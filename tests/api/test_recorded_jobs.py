@@ -136,6 +136,7 @@ async def test_the_hours_before_a_period_are_one(store: AnyStore) -> None:
     held = 32.0 * (HOUR - 110)
     assert [one.hour for one in runs.hours] == [AT + HOUR, AT + 2 * HOUR]
     assert [one.allocated for one in runs.hours] == pytest.approx([2 * held, held])
+    assert (runs.lost, runs.complete) == (640.0, True)
 
 
 async def test_jobs_that_ended_before_the_period_or_never_started_are_left_out(
@@ -184,7 +185,21 @@ def entry(queued: float, begin: float, end: float | None) -> Entry:
     [
         (RecordedWorkload(entry(4000, 5000, 6000), 0), 400, 1000),
         (RecordedWorkload(entry(4000, 5000, None), 0), 400, 2200),
-        (RecordedWorkload(entry(4000, 5000, 9000), 0), 400, 3200),
+        (RecordedWorkload(entry(4000, 5000, 9000), 0), 400, 2200),
+        # It waited and ran again after the end, of which the ledger of the period has nothing.
+        (
+            RecordedWorkload(entry(4000, 5000, 19000), 64, (UsedHour(3600, 320, 0, 0),), True),
+            400,
+            8,
+        ),
+        (
+            RecordedWorkload(
+                replace(entry(4000, 5000, 9000), gpus=0), 0, (UsedHour(3600, 0, 0, 0),), True
+            ),
+            400,
+            2200,
+        ),
+        (RecordedWorkload(entry(4000, 7201, None), 0, (UsedHour(3600, 320, 0, 0),), True), 400, 10),
         (RecordedWorkload(entry(4000, 5000, 6000), 3200), 400, 900),
         # It ran from 1,800 s on, of which the ledger has 1,800 s before the begin.
         (RecordedWorkload(entry(0, 1800, 6000), 0, (UsedHour(0, 1800 * 32, 0, 0),)), 0, 2400),

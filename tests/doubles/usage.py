@@ -410,7 +410,11 @@ def _group_of(
 
 def _recorded(entry: Entry, tables: MemoryUsageTables, period: Period) -> RecordedWorkload:
     mine = {number for number, who in tables.subjects.items() if who.uid == entry.uid}
-    lost = sum(one.gpu_seconds for (_, who, _, _), one in tables.losses.items() if who in mine)
+    lost = sum(
+        one.gpu_seconds
+        for (hour, who, _, _), one in tables.losses.items()
+        if who in mine and period.since <= hour < period.until
+    )
     hours: dict[int, Amounts] = {}
     for (hour, who, _, _), amounts in tables.hours.items():
         if who in mine and hour < period.until:
@@ -420,4 +424,5 @@ def _recorded(entry: Entry, tables: MemoryUsageTables, period: Period) -> Record
         UsedHour(hour, *(n / UNITS for n in (one.allocated, one.used, one.unknown)))
         for hour, one in sorted(hours.items())
     )
-    return RecordedWorkload(entry, float(lost), tuple(used))
+    complete = tables.until is not None and tables.until >= period.until
+    return RecordedWorkload(entry, float(lost), tuple(used), complete)
