@@ -123,10 +123,9 @@ class Documents:
         self._refuse_write(key, "edit" if stored is not None else "apply")
         conditional = if_match is not None or if_none_match is not None
         used = _stated_use(body)
-        answer = await self._keep(request, key, document, warnings, stored, conditional=conditional)
-        if used:
-            await self._store.start_use(used)
-        return answer
+        return await self._keep(
+            request, key, document, warnings, stored, used, conditional=conditional
+        )
 
     async def patch(
         self, request: Request, key: DocumentKey, if_match: str | None, *, dry_run: bool
@@ -145,7 +144,7 @@ class Documents:
             return JSONResponse(await self._dry_run(request, key, given))
         self._refuse_write(key, "edit")
         document, warnings = await self._checked(given)
-        return await self._keep(request, key, document, warnings, stored, conditional=True)
+        return await self._keep(request, key, document, warnings, stored, (), conditional=True)
 
     async def _checked(self, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The stored form of the document, and warnings."""
@@ -166,13 +165,14 @@ class Documents:
         document: dict[str, Any],
         warnings: tuple[str, ...],
         stored: ConfigDocument | None,
+        used: Sequence[Used],
         *,
         conditional: bool,
     ) -> Response:
-        """Store it; ``conditional``: only over the version that was read."""
+        """Store it, with the past use that it states; ``conditional``: only over the version that was read."""
         before = stored.version if stored is not None else 0
         try:
-            version = await self._store.put_config(document, before if conditional else None)
+            version = await self._store.put_config(document, before if conditional else None, used)
         except Conflict as error:
             raise ApiProblem(P.PRECONDITION_FAILED, str(error)) from error
         change = "unchanged" if version == before else "configured" if before else "created"

@@ -7,16 +7,18 @@ gets the response: what a plan from before decides is committed after it only if
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, and_, delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from queuectl.db import pastuse
 from queuectl.db.tables import configuration, documents
 from queuectl.domain.errors import Conflict, NotFound
 from queuectl.domain.ledger import Document
+from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey
 from queuectl.objects.documents import in_order
 
@@ -88,15 +90,22 @@ async def read_kind(
 
 
 async def write(
-    connection: AsyncConnection, document: Document, if_match: int | None = None
+    connection: AsyncConnection,
+    document: Document,
+    if_match: int | None = None,
+    used: Sequence[Used] = (),
 ) -> int:
     """Create or replace a document. Returns the new version, or the current one if nothing changes.
+
+    ``used``: see :meth:`queuectl.db.ports.ApiStore.put_config`.
 
     Raises:
         BadInput: the document has no kind or name.
         Conflict: its version is not ``if_match`` (0 = it does not exist yet, None = any).
     """
     key = DocumentKey.of(document)
+    if used:  # first, in the order in which the leader's commits lock rows
+        await pastuse.start(connection, used)
     present = await _locked(connection, key, if_match)
     if present is not None and present.document == document:
         return present.version

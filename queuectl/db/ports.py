@@ -556,8 +556,15 @@ class ApiStore(StoreReads, WorkloadFacts, Protocol):
     async def get_configs(self, keys: Collection[DocumentKey]) -> tuple[ConfigDocument, ...]:
         """The documents with these keys that exist, in the order of their keys."""
 
-    async def put_config(self, document: Document, if_match: int | None = None) -> int:
+    async def put_config(
+        self, document: Document, if_match: int | None = None, used: Sequence[Used] = ()
+    ) -> int:
         """Create or replace a document. Returns the new version, or the current one if nothing changes.
+
+        Args:
+            document: the new document.
+            if_match: the version that it replaces; 0 = it must not exist, None = any.
+            used: past use that it states. In the same transaction, accounts without past use begin with it; others do not change.
 
         Raises:
             Conflict: its version is not ``if_match`` (0 = it must not exist, None = any).
@@ -576,9 +583,6 @@ class ApiStore(StoreReads, WorkloadFacts, Protocol):
 
     async def confirm_deletion(self, deletion: str) -> None:
         """Confirm the mass deletion with this id, instead of any other."""
-
-    async def start_use(self, used: Sequence[Used]) -> None:
-        """Import the past use of accounts without any. Other accounts do not change."""
 
     async def list_workloads(
         self,

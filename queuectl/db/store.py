@@ -143,7 +143,6 @@ class PostgresApiStore(Database):
 
     followed = statement("reading the report on objects", followed_objects.load_report)
     confirm_deletion = transaction("confirming a deletion", followed_objects.confirm)
-    start_use = transaction("taking over past use", pastuse.start)
     refused_plans = statement("listing refused plans", refused.listed)
     refused_plan = statement("reading a refused plan", refused.content)
     set_aside_objects = statement("listing objects that were set aside", set_aside_rows.listed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ from queuectl.cli.main import run
 from queuectl.domain.budgets import GPU_HOUR
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.identity import Right
+from queuectl.domain.pastuse import Used
 from queuectl.domain.snapshot import Snapshot
 from queuectl.telemetry.metrics import MetricsRecorder
 from tests.api.serving import serving
@@ -72,8 +73,10 @@ class AnswerLost(MemoryStore):
 
     lost = False
 
-    async def put_config(self, document: Mapping[str, Any], if_match: int | None = None) -> int:
-        version = await super().put_config(document, if_match)
+    async def put_config(
+        self, document: Mapping[str, Any], if_match: int | None = None, used: Sequence[Used] = ()
+    ) -> int:
+        version = await super().put_config(document, if_match, used)
         if document["kind"] == "BudgetTopUp" and not self.lost:
             self.lost = True
             raise StoreUnavailable("the connection is lost")
@@ -155,9 +158,14 @@ async def test_budgets_with_long_names_have_top_ups_that_are_each_written_once()
     writes = list[str]()
 
     class Recorded(MemoryStore):
-        async def put_config(self, document: Mapping[str, Any], if_match: int | None = None) -> int:
+        async def put_config(
+            self,
+            document: Mapping[str, Any],
+            if_match: int | None = None,
+            used: Sequence[Used] = (),
+        ) -> int:
             writes.append(document["metadata"]["name"])
-            return await super().put_config(document, if_match)
+            return await super().put_config(document, if_match, used)
 
     store = Recorded()
     names = [f"{'long-name' * 27}-{end}" for end in ("a", "b")]  # they have the same beginning

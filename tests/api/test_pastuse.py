@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import httpx2
@@ -112,9 +113,9 @@ async def test_a_document_that_is_not_stored_starts_no_past_use(
     tag = (await api.put(LOCAL_PATH, json=LOCAL_QUEUE)).headers["ETag"]
     put_config = store.put_config
 
-    async def second(document: Document, if_match: int | None = None) -> int:
+    async def second(document: Document, if_match: int | None, used: Sequence[Used]) -> int:
         await put_config({**LOCAL_QUEUE, "spec": {"clusterQueue": "another"}})
-        return await put_config(document, if_match)
+        return await put_config(document, if_match, used)
 
     monkeypatch.setattr(store, "put_config", second)
     answer = await api.put(LOCAL_PATH, json=stated("8"), headers={"If-Match": tag})

@@ -180,8 +180,8 @@ async def test_a_local_queue_from_kueue_starts_with_its_usage_there(database_url
             lambda: world.loop and world.loop.leader_state.config.revision, "the controller leads"
         )
         late = PastUseAccount.of_local_queue("default", "late")
-        await world.store.start_use([Used(late, clock.now, {"nvidia.com/gpu": 6.0})])
-        await world.store.put_config(m.local_queue("default", "late", "pool"))
+        used = [Used(late, clock.now, {"nvidia.com/gpu": 6.0})]
+        await world.store.put_config(m.local_queue("default", "late", "pool"), None, used)
         await world.until(lambda: shown(world, "late") == 6.0, "it is known")
 
 

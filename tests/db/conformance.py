@@ -1590,10 +1590,14 @@ class StoreConformance:
     async def test_past_use_is_imported_only_if_none_is_known(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
-        await store.start_use([BUSY])
+        await store.put_config(QUEUE, None, [BUSY])
         await store.keep_use([CQ], 0.0, epoch=epoch)
         other = {"memory": 3.0, "nvidia.com/gpu": 99.0}
-        await store.start_use([replace(BUSY, amounts=other), replace(CQ, amounts=other), USER])
+        stated = [replace(BUSY, amounts=other), replace(CQ, amounts=other), USER]
+        with pytest.raises(Conflict):
+            await store.put_config(QUEUE, 0, stated)
+        assert await store.past_use() == (CQ, BUSY)
+        await store.put_config(QUEUE, None, stated)
         assert await store.past_use() == (CQ, BUSY, USER)
 
     async def test_past_use_that_is_old_is_forgotten(self, open_store: OpenStore):

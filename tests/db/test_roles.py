@@ -79,7 +79,7 @@ async def test_the_leader_and_the_api_do_all_of_their_work(database: Database) -
         CommandFilter()
     )  # some of the routes added a command
     used = Used(PastUseAccount.of_local_queue("team", "a"), 7.5, {"cpu": 0.1})
-    await session_service.start_use([used])
+    await session_service.put_config(DOCUMENTS["/api/v1/cohorts/all"], None, [used])
     assert await session_service.past_use() == (used,)
     rows = session_service.notifications
     test = Event(1.0, EventType.RECEIVER_TEST, receivers=("hook",))

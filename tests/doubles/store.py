@@ -357,11 +357,6 @@ class MemoryStore:
         known = {**database.used, **{one.account: one for one in used if one.amounts}}
         database.used = {account: one for account, one in known.items() if one.at >= forget}
 
-    async def start_use(self, used: Sequence[Used]) -> None:
-        given = {one.account: one for one in used if one.amounts}
-        database = await self._reach()
-        database.used = {**given, **database.used}
-
     async def past_use(self) -> tuple[Used, ...]:
         used = (await self._reach()).used
         return tuple(used[account] for account in sorted(used))
@@ -449,11 +444,14 @@ class MemoryStore:
                 await database.changed.wait()
         return (await self._reach()).revision
 
-    async def put_config(self, document: Document, if_match: int | None = None) -> int:
+    async def put_config(
+        self, document: Document, if_match: int | None = None, used: Sequence[Used] = ()
+    ) -> int:
         database = await self._reach()
         key = DocumentKey.of(document)
         present = database.documents.get(key)
         check_version(key, present.version if present else 0, if_match)
+        database.used = {**{one.account: one for one in used if one.amounts}, **database.used}
         if present is not None and present.document == document:
             return present.version
         version = await self._raise_revision()

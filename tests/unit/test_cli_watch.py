@@ -145,11 +145,8 @@ def test_past_use_is_listed_by_queue_and_user_with_shares(
         asyncio.run(store.put_config(document))
     own = [PastUseAccount.of_local_queue("team-a", name) for name in ("default", "other")]
     used = [Used(own[0], 9.0, {"nvidia.com/gpu": 6.0}), Used(own[1], 9.0, {"nvidia.com/gpu": 2.0})]
-    asyncio.run(
-        store.start_use(
-            [*used, Used(PastUseAccount(AccountScope.USER, "ann"), 9.0, {"nvidia.com/gpu": 0.5})]
-        )
-    )
+    used.append(Used(PastUseAccount(AccountScope.USER, "ann"), 9.0, {"nvidia.com/gpu": 0.5}))
+    asyncio.run(store.put_config(other, None, used))
     header, *rows = queuectl("get", "pastuse").out.splitlines()
     titles = ["SCOPE", "NAMESPACE", "NAME", "CLUSTERQUEUE", "USAGE", "SHARE", "RESOURCES"]
     assert header.split() == titles

@@ -48,11 +48,9 @@ class StoredState:
         """Read the configuration that the API wrote, and past use. Can raise StoreUnavailable."""
         state = self._leader_state
         async with self._reading:
-            changes, used = await asyncio.gather(
-                self._store.config_changes(state.config.revision, state.documents),
-                self._store.past_use(),
-            )
-            state.past_use_sums.learn(used)
+            changes = await self._store.config_changes(state.config.revision, state.documents)
+            # Read after them, it has the past use that these documents state.
+            state.past_use_sums.learn(await self._store.past_use())
             state.configure(changes)
         self._show_use(self._clock())
 
