@@ -68,24 +68,24 @@ class StartEstimator:
 
         It can run again after an error.
         """
-        if not self._has_learned:
-            await self._learn()
-            self._has_learned = True
-            learned()
         while True:
+            if not self._has_learned and await self._learn():
+                self._has_learned = True
+                learned()
             await self.estimate()
             await self._until_due()
 
-    async def _learn(self) -> None:
-        """Read the run times of earlier gangs."""
+    async def _learn(self) -> bool:
+        """Read the run times of earlier gangs. False if the database does not answer: until the next try, it uses runs that finish from now on."""
         try:
             runs = await self._store.past_runs(PAST_RUNS)
-        except StoreUnavailable as error:  # then it uses runs that finish from now on
+        except StoreUnavailable as error:
             log.info("past_runs_not_read", error=str(error))
-            runs = ()
+            return False
         for first in range(0, len(runs), _AT_ONCE):
             self._leader_state.durations.learn(runs[first : first + _AT_ONCE])
             await asyncio.sleep(0)
+        return True
 
     async def _until_due(self) -> None:
         """Wait for the next estimate. It is earlier if a gang was submitted and could not start at once."""
