@@ -89,7 +89,7 @@ class PastUseSums:
         rule = self._rule
         if rule is None:
             return
-        known = {a: used.at if before is None else now for a, used in self._used.items()}
+        counted_until = {a: used.at if before is None else now for a, used in self._used.items()}
         held = sorted((e for e in entries if _holds(e)), key=_since)
         for entry in held:
             self._users.put(entry, self._mirror.jobs.get(entry.uid), holds=True)
@@ -99,9 +99,9 @@ class PastUseSums:
                 continue
             self._holdings[entry.uid] = holding
             for account in holding.accounts:
-                if before is not None and account in known:
+                if before is not None and account in counted_until:
                     self._advance(account, now, before)
-                if _since(entry) > known.get(account, -inf):
+                if _since(entry) > counted_until.get(account, -inf):
                     self._enter(account, holding.amounts, _since(entry), rule)
                 self._hold(account, holding.amounts, 1)
 

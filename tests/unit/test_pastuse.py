@@ -475,11 +475,14 @@ def test_the_cost_of_adding_hours_does_not_depend_on_the_number_of_budgets(
         fold.workload(None, [mark], ())
     sums = BudgetSums()
     sums.learn(budgets, SpentUnits(until=0.0))
-    looked_up = []
+    looked_up: list[BudgetScope] = []
     name_in = Spender.of
-    monkeypatch.setattr(
-        Spender, "of", lambda one, scope: looked_up.append(scope) or name_in(one, scope)
-    )
+
+    def counting(spender: Spender, scope: BudgetScope) -> str:
+        looked_up.append(scope)
+        return name_in(spender, scope)
+
+    monkeypatch.setattr(Spender, "of", counting)
     sums.add(fold, 100.0)
     assert 0 < len(looked_up) <= gangs * len(BudgetScope)
     used = {one.budget.name: one.used for one in sums.balances(QueueConfig(budgets=budgets), 100.0)}
