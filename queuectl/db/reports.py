@@ -276,9 +276,8 @@ def course_of(period: Period, scope: UsageScope, summed: Summed = ()) -> Select[
 
 
 def _first_hour() -> Select[Any]:
-    """Each is the first entry of an index."""
-    first = (select(func.min(t.c.hour)).scalar_subquery() for t in (usage_hours, usage_fleet))
-    return select(func.least(*first))
+    """The first hour in which free GPUs were sampled. Hours of workloads can be earlier: those that were there before the ledger."""
+    return select(func.min(usage_fleet.c.hour))
 
 
 # ---- Hours of the LocalQueues

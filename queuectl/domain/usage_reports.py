@@ -291,7 +291,8 @@ class ComparedReport:
     """A report of the largest groups, the period before it, and its course.
 
     Attributes:
-        recorded_since: start of the first hour in the ledger; None = it is empty.
+        recorded_since: start of the first hour in which the ledger was written; None = it is empty. It can have earlier hours of
+            workloads that were there before.
         before: None if the ledger does not have the whole period before.
         course: of the scope, by time; hours or days without usage are absent.
         step: length of a point of the course in seconds: an hour or a day.

@@ -87,7 +87,9 @@ async def stores(store: PostgresStore) -> tuple[PostgresStore, MemoryStore]:
     for one in (store, memory):
         epoch = await one.take_over("test", 0)
         free = {"h100": Free(64, 8, 4, 2, 0)}
-        await one.usage.keep(fold_of(3), over=None, until=LAST, marks=(), epoch=epoch, free=free)
+        first = Fold(FIRST, FIRST, TERMS)
+        await one.usage.keep(first, over=None, until=FIRST, marks=(), epoch=epoch, free=free)
+        await one.usage.keep(fold_of(3), over=FIRST, until=LAST, marks=(), epoch=epoch, free=free)
     return store, memory
 
 

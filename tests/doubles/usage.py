@@ -283,9 +283,7 @@ class MemoryUsage:
         )
         shown, others = tuple(rows[:most]), tuple(rows[most:])
         left = total_of(replace(report, rows=others)) if others else None
-        first = min(
-            (key[0] for table in (tables.hours, tables.fleet) for key in table), default=None
-        )
+        first = min((hour for hour, _ in tables.fleet), default=None)
         before = None
         preceding = period.before(tables.until)
         if first is not None and preceding.since >= first:

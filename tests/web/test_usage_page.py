@@ -130,6 +130,7 @@ async def test_a_period_before_that_is_not_in_the_ledger_is_not_compared(
     quiet: Sample, pages: httpx2.AsyncClient, span: str, keep: int, reason: str
 ):
     charged(quiet, "ann", 2, held(8))
+    charged(quiet, "bob", 1000, Amounts(waited=1))  # it was pending before queuectl was installed
     await configured(quiet, {"accounting": {"keepDays": keep}}, 100 + keep)
     text = (await pages.get(f"/ui/usage?span={span}")).text
     assert reason in text
