@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -463,6 +464,46 @@ async def test_a_gang_whose_request_is_refused_holds_no_quota_and_tries_again(
         await world.until(
             lambda: not world.cluster.server.all("podtemplates"), "no template is left"
         )
+
+
+async def test_a_gang_whose_request_gets_no_usable_answer_says_so_and_tries_again_ever_later(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A webhook for ProvisioningRequests is unreachable."""
+    monkeypatch.setattr(provisioner, "REFUSED_SECONDS", 10.0)
+    async with rig(database_url, 0) as world:
+        world.cluster.refuses = lambda w: 500 if w.resource == "provisioningrequests" else None
+        await provisions(world)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        waits = await world.until_entry(
+            uid, lambda e: "a webhook denies it" in e.reason.message, "its reason has the answer"
+        )
+        assert waits.state is State.RESERVED
+        assert "nodes (Pending: the request is not created yet: " in waits.reason.message
+        await asyncio.sleep(1.0)
+        tries = [w for w in world.cluster.writes if w.resource == "provisioningrequests"]
+        assert 2 <= len(tries) <= 4
+        world.cluster.refuses = lambda _: None
+        await world.until_state(uid, State.RUNNING)
+
+
+async def test_a_gang_whose_request_gets_no_usable_answer_in_time_gets_the_nodes_of_the_next_flavor(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        world.cluster.refuses = lambda w: 500 if w.resource == "provisioningrequests" else None
+        autoscaler = await two_flavors(world, answers_within=1)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_entry(uid, lambda e: flavors_of(e) == {"gpu"}, "the next flavor")
+        texts = [line.reason.message for line in await world.store.history(uid)]
+        assert any("within 1 s: the request is not created yet: " in text for text in texts)
+        templates = [w for w in world.cluster.writes if w.resource == "podtemplates"]
+        deleted = [w.name for w in templates if "template" not in w.patch]
+        assert deleted
+        assert len(deleted) == len(set(deleted)), "each template is noted once"
+        world.cluster.refuses = lambda _: None
+        autoscaler.most = 2
+        await world.until_state(uid, State.RUNNING)
 
 
 async def test_a_gang_whose_request_is_refused_gets_the_nodes_of_the_next_flavor(
