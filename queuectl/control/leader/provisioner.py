@@ -8,7 +8,7 @@ of requests that do not exist: the API server refused them, or the autoscaler de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -109,15 +109,33 @@ class Provisioner:
                 self._remember_started(key, one)
         yield from self._deletions(missing)
 
-    def _deletions(self, needed: Container[_Key]) -> Iterator[NamespaceWrite]:
+    def _deletions(self, needed: Mapping[_Key, _Wanted]) -> Iterator[NamespaceWrite]:
         now = asyncio.get_running_loop().time()
         self._keep = {key: at for key, at in self._keep.items() if at > now}
         present = {(record.namespace, record.name): record for record in self._mirror.provisioning}
-        for key, record in {**self._made, **present}.items():
-            unwritten = record.gang in self._leader_state.unwritten
-            done = record.deleting or key in self._keep
-            if key not in needed and not unwritten and not done:
-                yield _write(record.uid or record.gang, key, partial(self._delete, key, record))
+        unneeded = {
+            key: record
+            for key, record in {**self._made, **present}.items()
+            if key not in needed
+            and record.gang not in self._leader_state.unwritten
+            and not (record.deleting or key in self._keep)
+        }
+        kept = self._templates_of(needed) if unneeded else frozenset()
+        for key, record in unneeded.items():
+            # A user can write a request that names the templates of another gang.
+            own = tuple(name for name in record.templates if (record.namespace, name) not in kept)
+            send = partial(self._delete, key, replace(record, templates=own))
+            yield _write(record.uid or record.gang, key, send)
+
+    def _templates_of(self, requests: Mapping[_Key, _Wanted]) -> frozenset[_Key]:
+        """The templates that these requests can have, created or not."""
+        jobs = {key: self._mirror.jobs.get(one.entry.uid) for key, one in requests.items()}
+        return frozenset(
+            (key[0], template_name(key[1], podset.name))
+            for key, job in jobs.items()
+            if job is not None
+            for podset in job.podsets
+        )
 
     def _wanted(self) -> Iterator[tuple[_Key, _Wanted]]:
         state = self._leader_state
