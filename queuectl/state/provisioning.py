@@ -12,7 +12,7 @@ class ProvisioningRequests:
 
     Attributes:
         refused: (namespace, name) of requests that the API server does not accept, with the reason.
-        unanswered: those whose creation got no usable answer, with what the API server said.
+        unanswered: those whose creation got no usable answer, with the error.
     """
 
     def __init__(self) -> None:

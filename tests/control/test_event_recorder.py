@@ -128,7 +128,7 @@ def test_a_change_without_a_line_of_history_keeps_the_pending_event_and_updates_
 
 
 def test_pods_that_are_lost_before_the_event_of_their_start_do_not_replace_it() -> None:
-    """The loss and the recovery have no Event of their own."""
+    """The loss and the recovery have no separate Event."""
     lost = LIVES["unready"]
     assert published(*lived(*lost)) == ["PodsReady"]
     assert published(*lived(*lost, PodsReady())) == ["PodsReady"]
