@@ -196,6 +196,8 @@ def _of_waiting(
     name = request_name(entry, status.name)
     record = requests.of(entry.namespace, name, entry.uid)
     if record is None:
+        if (said := requests.unanswered.get((entry.namespace, name))) is not None:
+            return CheckReport(status.name, CheckState.PENDING, said)
         why = requests.refused.get((entry.namespace, name))
         if why is None and status.state is CheckState.READY and _awaits_nodes(entry):
             why = "the request is deleted"  # so no condition of it ends the hold

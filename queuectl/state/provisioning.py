@@ -12,10 +12,12 @@ class ProvisioningRequests:
 
     Attributes:
         refused: (namespace, name) of requests that the API server does not accept, with the reason.
+        unanswered: those whose creation got no usable answer, with the error.
     """
 
     def __init__(self) -> None:
         self.refused: dict[tuple[str, str], str] = {}
+        self.unanswered: dict[tuple[str, str], str] = {}
         self._records: dict[str, ProvisioningRecord] = {}
         self._names: dict[tuple[str, str], str] = {}
 

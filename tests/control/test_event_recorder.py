@@ -14,7 +14,7 @@ from queuectl.control.leader import events as leader_events
 from queuectl.control.leader.events import EventRecorder
 from queuectl.domain.containment import Containment
 from queuectl.domain.errors import ObjectGone
-from queuectl.domain.events import Event, NoteAdded, Refuse
+from queuectl.domain.events import Event, NoteAdded, PodsReady, Refuse
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import EntryChange
 from queuectl.domain.reasons import Code, Reason
@@ -36,7 +36,7 @@ def publish(changes: Iterable[EntryChange], cluster: FakeCluster) -> None:
     run(recorder(cluster), changes)
 
 
-def recorder(cluster: FakeCluster) -> EventRecorder:
+def recorder(cluster: FakeCluster, *, after: float = 0.0) -> EventRecorder:
     return EventRecorder(
         cluster,
         cluster.job,
@@ -44,7 +44,7 @@ def recorder(cluster: FakeCluster) -> EventRecorder:
         lambda: {"default", "team-a"},
         KINDS,
         per_second=FASTER,
-        after=0.0,
+        after=after,
         containment=Containment(time.time),
     )
 
@@ -114,6 +114,41 @@ def test_the_reason_of_an_eviction_is_published_after_a_change_without_a_line_of
     changes, cluster = lived(*LIVES["evicting"])
     silent = replace(changes[-1], before=changes[-1].after, note=None)
     assert published([*changes, silent], cluster) == ["Preempted"]
+
+
+def test_a_change_without_a_line_of_history_keeps_the_pending_event_and_updates_its_text() -> None:
+    changes, cluster = lived(*LIVES["pending"])
+    waits = changes[-1].after
+    newer = replace(waits, reason=replace(waits.reason, message="needs 8 more GPUs"))
+    publish([*changes, replace(changes[-1], before=waits, after=newer, note=None)], cluster)
+    assert [(event.reason, event.message) for event in cluster.events] == [
+        ("WaitingForQuota", "needs 8 more GPUs")
+    ]
+    assert "needs 8 more GPUs" in str([write.patch for write in cluster.writes])
+
+
+def test_pods_that_are_lost_before_the_event_of_their_start_do_not_replace_it() -> None:
+    """The loss and the recovery have no separate Event."""
+    lost = LIVES["unready"]
+    assert published(*lived(*lost)) == ["PodsReady"]
+    assert published(*lived(*lost, PodsReady())) == ["PodsReady"]
+
+
+def test_a_change_without_a_line_of_history_does_not_delay_the_pending_event() -> None:
+    changes, cluster = lived(*LIVES["pending"])
+    silent = replace(changes[-1], before=changes[-1].after, note=None)
+    event_recorder = recorder(cluster, after=0.1)
+
+    async def write() -> None:
+        event_recorder.add(changes)
+        task = asyncio.create_task(event_recorder.run())
+        for _ in range(8):
+            await asyncio.sleep(0.05)
+            event_recorder.add([silent])
+        task.cancel()
+
+    asyncio.run(write())
+    assert [event.reason for event in cluster.events] == ["WaitingForQuota"]
 
 
 def test_a_warning_replaces_no_other_event_and_is_not_replaced() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -465,6 +466,46 @@ async def test_a_gang_whose_request_is_refused_holds_no_quota_and_tries_again(
         )
 
 
+async def test_a_gang_whose_request_gets_no_usable_answer_shows_the_answer_and_tries_again_ever_later(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A webhook for ProvisioningRequests is unreachable."""
+    monkeypatch.setattr(provisioner, "REFUSED_SECONDS", 10.0)
+    async with rig(database_url, 0) as world:
+        world.cluster.refuses = lambda w: 500 if w.resource == "provisioningrequests" else None
+        await provisions(world)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        waits = await world.until_entry(
+            uid, lambda e: "a webhook denies it" in e.reason.message, "its reason has the answer"
+        )
+        assert waits.state is State.RESERVED
+        assert "nodes (Pending: the request is not created yet: " in waits.reason.message
+        await asyncio.sleep(1.0)
+        tries = [w for w in world.cluster.writes if w.resource == "provisioningrequests"]
+        assert 2 <= len(tries) <= 4
+        world.cluster.refuses = lambda _: None
+        await world.until_state(uid, State.RUNNING)
+
+
+async def test_a_gang_whose_request_gets_no_usable_answer_in_time_gets_the_nodes_of_the_next_flavor(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 0) as world:
+        world.cluster.refuses = lambda w: 500 if w.resource == "provisioningrequests" else None
+        autoscaler = await two_flavors(world, answers_within=1)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_entry(uid, lambda e: flavors_of(e) == {"gpu"}, "the next flavor")
+        texts = [line.reason.message for line in await world.store.history(uid)]
+        assert any("within 1 s: the request is not created yet: " in text for text in texts)
+        writes = [w for w in world.cluster.writes if w.resource == "podtemplates"]
+        deleted = [w.name for w in writes if "template" not in w.patch]
+        assert deleted
+        assert len(deleted) == len(set(deleted)), "each template is noted once"
+        world.cluster.refuses = lambda _: None
+        autoscaler.most = 2
+        await world.until_state(uid, State.RUNNING)
+
+
 async def test_a_gang_whose_request_is_refused_gets_the_nodes_of_the_next_flavor(
     database_url: str,
 ) -> None:
@@ -593,16 +634,39 @@ async def test_only_templates_that_queuectl_made_are_deleted_with_a_request(
             server.create(
                 "podtemplates", {**template, "metadata": {"name": name, "namespace": "default"}}
             )
-        templates = [
-            {"podTemplateRef": {"name": n}, "count": 1}
-            for n in ("of-the-team", "ppt-forged-1-main")
-        ]
-        metadata = {"name": "forged-1", "namespace": "default", "annotations": {WORKLOAD: "gone"}}
-        server.create(
-            "provisioningrequests", {"metadata": metadata, "spec": {"podSets": templates}}
-        )
+        forge(world, "forged-1", "gone", "of-the-team", "ppt-forged-1-main")
         await world.until(lambda: not requests(world), "the request is deleted")
-        assert [t["metadata"]["name"] for t in server.all("podtemplates")] == ["of-the-team"]
+        assert templates(world) == ["of-the-team"]
+
+
+@pytest.mark.parametrize("life", ["waits", "runs"])
+async def test_no_template_of_another_gang_is_deleted_with_a_request(
+    database_url: str, life: str
+) -> None:
+    """The name of the other gang's request can begin with the name of this one."""
+    async with rig(database_url, 0) as world:
+        await provisions(world, most=0 if life == "waits" else 2)
+        uid = await waits_for_nodes(world, "train")
+        if life == "runs":
+            await world.until_state(uid, State.RUNNING)
+        kept = templates(world)
+        assert kept[0].startswith("ppt-job-train-")
+        for gang_uid in ("gone", uid):
+            forge(world, "job", gang_uid, *kept)
+            await world.until(lambda: len(requests(world)) == 1, "the request is deleted")
+            assert templates(world) == kept
+
+
+def forge(world: Rig, name: str, uid: str, *named: str) -> None:
+    """A user creates a request as if for this gang (``uid``), with these templates."""
+    metadata = {"name": name, "namespace": "default", "annotations": {WORKLOAD: uid}}
+    podsets = [{"podTemplateRef": {"name": template}, "count": 1} for template in named]
+    document = {"metadata": metadata, "spec": {"podSets": podsets}}
+    world.cluster.server.create("provisioningrequests", document)
+
+
+def templates(world: Rig) -> list[str]:
+    return [t["metadata"]["name"] for t in world.cluster.server.all("podtemplates")]
 
 
 def test_each_podset_has_its_own_template() -> None:

@@ -341,16 +341,42 @@ def test_no_nodes_are_asked_for_a_gang_with_more_podsets_than_a_request_has(
     merge: MergePolicy | None,
 ) -> None:
     wide = gang("wide", *(podset(f"w{number}", gpu=1) for number in range(33)))
-    snapshot = checked(world([], [wide], (), of_quota(64)), merge=merge)
+    two = queue(gpu=64, flavors=(FLAVOR, "spot"))
+    snapshot = checked(world([], [wide], (), two, flavors=FLAVORS), merge=merge)
     (refusal,) = decided(snapshot).pending
     if merge is not None:
         assert awaits(decided(snapshot)) == ["wide"]
         return
     assert refusal.lease is None
     assert refusal.reasons[0].code is Code.SHAPE_NEVER_FITS
+    assert len(refusal.reasons) == 1
     assert refusal.reasons[0].message == (
         "no nodes are requested, because a ProvisioningRequest has at most 32 podSets, and this one needs 33"
     )
+
+
+@pytest.mark.parametrize("merged", [FLAVOR, "spot"])
+def test_only_the_requests_of_the_flavor_have_a_limit_of_podsets(merged: str) -> None:
+    """The checks of both flavors make nodes, and that of one of them merges equal podsets."""
+    wide = gang("wide", *(podset(f"w{number}", gpu=1, group="g") for number in range(33)))
+    two = queue(gpu=64, flavors=(FLAVOR, "spot"))
+    snapshot = checked(world([], [wide], (), two, flavors=FLAVORS))
+    of_flavors, checks = [], {}
+    for flavor in (FLAVOR, "spot"):
+        of_flavors.append(CheckRule(flavor, frozenset({flavor}), provisions=True))
+        merge = MergePolicy.TEMPLATES if flavor == merged else None
+        settings = ProvisioningConfig(flavor, "c", merge=merge)
+        checks[flavor] = AdmissionCheck(
+            flavor, PROVISIONING, settings=flavor, provisioning=settings
+        )
+    queues = {
+        name: replace(one, admission_checks=tuple(of_flavors))
+        for name, one in snapshot.config.cluster_queues.items()
+    }
+    config = replace(snapshot.config, cluster_queues=queues, checks=checks)
+    made = decided(replace(snapshot, config=config))
+    assert awaits(made) == ["wide"]
+    assert flavors_held(made) == {merged}
 
 
 # Flavors whose requests failed.

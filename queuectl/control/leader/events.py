@@ -74,17 +74,29 @@ class EventRecorder:
             if change.note is not None and change.note.reason.code in NOTES:
                 self._add_note(entry.uid, change.note.reason)
                 continue
+            if change.note is None:
+                self._update(entry)
+                continue
             if entry.state is State.FINISHED:
                 self._last.pop(entry.uid, None)
             _, older = self._queued.pop(entry.uid, (0.0, None))
             if older is not None:
                 self._replaced(older)
-            if change.note is None or entry.reason.code in (Code.DELETED, Code.SUCCEEDED):
+            if entry.reason.code in (Code.DELETED, Code.SUCCEEDED):
                 continue
             due = now + self._after if entry.reason.code in TRANSIENT else now
             self._queued[entry.uid] = (due, entry)
             if len(self._queued) > BACKLOG:
                 del self._queued[next(iter(self._queued))]
+
+    def _update(self, entry: Entry) -> None:
+        """After a change that needs no Event: the queued one gets the newest text, at the same time.
+
+        Of another code, the text belongs to no Event, and the queued one stays as it is.
+        """
+        due, queued = self._queued.get(entry.uid, (0.0, None))
+        if queued is not None and _shown(queued) == _shown(entry):
+            self._queued[entry.uid] = (due, entry)
 
     def _replaced(self, older: Entry) -> None:
         """A newer reason replaces this one. The reason of an eviction is always written."""
@@ -129,7 +141,7 @@ class EventRecorder:
 
     async def _write(self, entry: Entry) -> None:
         job = self._job(entry.uid)
-        written = (entry.state, entry.reason.code)
+        written = _shown(entry)
         if job is None or not job.has_object or self._last.get(entry.uid) == written:
             return
         # The end of the workload can follow during the write, and then nothing more is kept of it.
@@ -179,3 +191,8 @@ class EventRecorder:
             else:
                 patch = self._kinds[job.kind].status_patch(job, text)
                 await self._cluster.patch_job(job.kind, job.namespace, job.name, patch)
+
+
+def _shown(entry: Entry) -> tuple[State, Code]:
+    """A job gets another Event when one of these changes."""
+    return entry.state, entry.reason.code

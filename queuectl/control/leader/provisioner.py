@@ -8,7 +8,7 @@ of requests that do not exist: the API server refused them, or the autoscaler de
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -17,12 +17,13 @@ import structlog
 
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.namespace_tasks import NamespaceTasks, NamespaceWrite
-from queuectl.control.leader.schedule import SLOW_SECONDS, Job
+from queuectl.control.leader.schedule import FIRST_RETRY, SLOW_SECONDS, Job
 from queuectl.control.ports import Cluster
 from queuectl.domain.checks import CheckState
 from queuectl.domain.containment import Boundary
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
 from queuectl.domain.ledger import Entry
+from queuectl.domain.pacing import doubling
 from queuectl.domain.provisioning import ProvisioningConfig, ProvisioningRecord
 from queuectl.objects.kinds import owner_references
 from queuectl.objects.kubernetes.provisioning import (
@@ -38,7 +39,7 @@ log = structlog.get_logger()
 
 POLL_SECONDS: Final = 0.5
 REFUSED_SECONDS: Final = 10.0
-"""After the API server refused a request, until it is sent again."""
+"""After the API server refused a request, until it is sent again; the longest pause after it gave no usable answer."""
 
 SHOWN_SECONDS: Final = 10.0
 """After a request was created, until it is created again if the watch does not show it."""
@@ -70,7 +71,8 @@ class Provisioner:
         self._mirror = mirror
         self._leader_state = leader_state
         self._wake = wake
-        self._again: dict[_Key, float] = {}  # when a refused request is sent again
+        self._again: dict[_Key, float] = {}  # when a request that was not accepted is sent again
+        self._failures: dict[_Key, int] = {}  # in a row, without a usable answer
         self._created: dict[_Key, float] = {}  # until the watch shows them; when they were
         self._made: dict[_Key, ProvisioningRecord] = {}  # their templates, until they are deleted
         self._keep: dict[_Key, float] = {}  # when a refused deletion is sent again
@@ -87,9 +89,9 @@ class Provisioner:
         """The creations of missing requests, and the deletions of those that no gang needs."""
         requests = self._mirror.provisioning
         missing = dict(self._wanted())
-        for table in (requests.refused, self._again):
-            for key in table.keys() - missing.keys():
-                del table[key]
+        tables = (requests.refused, requests.unanswered, self._again, self._failures)
+        for key in {key for table in tables for key in table} - missing.keys():
+            self._settle(key)
         now = asyncio.get_running_loop().time()
         # A request can be deleted before the watch shows it. It is then created again.
         self._created = {
@@ -100,21 +102,40 @@ class Provisioner:
         for key, one in missing.items():
             if requests.of(*key, one.entry.uid) is not None:
                 self._created.pop(key, None)
+                self._settle(key)  # also after a creation whose answer was lost
             elif one.due and key not in self._created:
                 yield _write(one.entry.uid, key, partial(self._create, key, one))
             if one.entry.state.live and key not in self._made:
                 self._remember_started(key, one)
         yield from self._deletions(missing)
 
-    def _deletions(self, needed: Container[_Key]) -> Iterator[NamespaceWrite]:
+    def _deletions(self, needed: Mapping[_Key, _Wanted]) -> Iterator[NamespaceWrite]:
         now = asyncio.get_running_loop().time()
         self._keep = {key: at for key, at in self._keep.items() if at > now}
         present = {(record.namespace, record.name): record for record in self._mirror.provisioning}
-        for key, record in {**self._made, **present}.items():
-            unwritten = record.gang in self._leader_state.unwritten
-            done = record.deleting or key in self._keep
-            if key not in needed and not unwritten and not done:
-                yield _write(record.uid or record.gang, key, partial(self._delete, key, record))
+        unneeded = {
+            key: record
+            for key, record in {**self._made, **present}.items()
+            if key not in needed
+            and record.gang not in self._leader_state.unwritten
+            and not (record.deleting or key in self._keep)
+        }
+        kept = self._templates_of(needed) if unneeded else frozenset()
+        for key, record in unneeded.items():
+            # A user can write a request that names the templates of another gang.
+            own = tuple(name for name in record.templates if (record.namespace, name) not in kept)
+            send = partial(self._delete, key, replace(record, templates=own))
+            yield _write(record.uid or record.gang, key, send)
+
+    def _templates_of(self, requests: Mapping[_Key, _Wanted]) -> frozenset[_Key]:
+        """The templates that these requests can have, created or not."""
+        jobs = {key: self._mirror.jobs.get(one.entry.uid) for key, one in requests.items()}
+        return frozenset(
+            (key[0], template_name(key[1], podset.name))
+            for key, job in jobs.items()
+            if job is not None
+            for podset in job.podsets
+        )
 
     def _wanted(self) -> Iterator[tuple[_Key, _Wanted]]:
         state = self._leader_state
@@ -131,7 +152,9 @@ class Provisioner:
     def _remember(self, key: _Key, gang: str, *templates: str) -> None:
         """Note templates of a gang (uid), which are deleted even if their request does not exist."""
         known = self._made.get(key) or ProvisioningRecord(*key, uid="", version=0, gang=gang)
-        self._made[key] = replace(known, templates=(*known.templates, *templates))
+        self._made[key] = replace(
+            known, templates=tuple(dict.fromkeys((*known.templates, *templates)))
+        )
 
     def _remember_started(self, key: _Key, request: _Wanted) -> None:
         """Note those of a gang that has started: an autoscaler deletes its request after a week."""
@@ -161,30 +184,45 @@ class Provisioner:
                 await self._cluster.create_object(resource, document)
                 if resource == TEMPLATES:
                     self._remember(key, request.entry.uid, document["metadata"]["name"])
-        except ClusterUnavailable:
-            if (later := asyncio.get_running_loop().time()) - now > SLOW_SECONDS:
-                self._again[key] = later + REFUSED_SECONDS  # others come first
+        except ClusterUnavailable as error:
+            self._again[key] = self._next_try(key, error, now)
+            why = f"the request is not created yet: {error}"
+            self._tell(self._mirror.provisioning.unanswered, key, request.entry.uid, why)
             return
         except ClusterError as error:
             self._again[key] = now + REFUSED_SECONDS
-            self._tell(key, request.entry.uid, f"its nodes cannot be requested: {error}")
+            why = f"its nodes cannot be requested: {error}"
+            self._tell(self._mirror.provisioning.refused, key, request.entry.uid, why)
             return
         self._created[key] = now
-        self._again.pop(key, None)
-        self._mirror.provisioning.refused.pop(key, None)
+        self._settle(key)
         log.info("nodes_requested", workload=request.entry.ref, request=key[1])
 
-    def _tell(self, key: _Key, uid: str, text: str) -> None:
-        if self._mirror.provisioning.refused.get(key) != text:
+    def _next_try(self, key: _Key, error: ClusterUnavailable, began: float) -> float:
+        """When a creation without a usable answer is sent again. ``began``: when it was sent."""
+        now = asyncio.get_running_loop().time()
+        if now - began > SLOW_SECONDS:
+            return now + REFUSED_SECONDS  # others come first
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        return now + max(doubling(FIRST_RETRY, REFUSED_SECONDS, failures), error.retry_after or 0.0)
+
+    def _settle(self, key: _Key) -> None:
+        """Forget why a request was not created: it exists, or no gang needs it."""
+        requests = self._mirror.provisioning
+        for table in (requests.refused, requests.unanswered, self._again, self._failures):
+            table.pop(key, None)
+
+    def _tell(self, why: dict[_Key, str], key: _Key, uid: str, text: str) -> None:
+        if why.get(key) != text:
             log.warning("nodes_not_requested", request=key[1], message=text)
-            self._mirror.provisioning.refused[key] = text
+            why[key] = text
             self._mirror.touched.add(uid)
             self._wake()
 
     async def _delete(self, key: _Key, record: ProvisioningRecord) -> None:
         """Its templates first: the request is what a later leader finds."""
         try:
-            for template in dict.fromkeys(record.templates):
+            for template in record.templates:
                 await self._cluster.delete_object(TEMPLATES, record.namespace, template)
             if record.uid:  # otherwise it does not exist, or is of others
                 await self._cluster.delete_object(REQUESTS, record.namespace, record.name)

@@ -126,25 +126,26 @@ def hold_without_nodes(
         if made_for is not None and _charged(placement) != made_for:
             continue
         needed = needed_checks(queue, placement, pending.ready_checks)
-        needed_makers = [rule.name for rule in makers if rule.name in needed]
+        needed_makers = [rule for rule in makers if rule.name in needed]
         if (
             not placement.awaits_nodes
             or not needed_makers
             or not (why or state.quota.fits(request))
         ):
             continue
-        unrequestable = _unrequestable(state.problem.snapshot.config, workload, makers, placement)
-        if unrequestable is not None:
-            return NotMade((unrequestable,))
         made = _made(makers, request)
-        reason = _unasked(state, pending, made) or never_fits_templates(
-            state.problem, pending, queue, request.flavors, made, solver
+        reason = (
+            _unrequestable(state.problem.snapshot.config, workload, needed_makers, placement)
+            or _unasked(state, pending, made)
+            or never_fits_templates(state.problem, pending, queue, request.flavors, made, solver)
+            or short_of_quota(state, request)
         )
-        reason = reason or short_of_quota(state, request)
         if reason is None:
             admission = TentativeAdmission(quota_only(request), ())
-            return Hold(admission, _text(_missing(pending, needed), needed_makers, why), placement)
-        never.append(reason)
+            text = _text(_missing(pending, needed), [rule.name for rule in needed_makers], why)
+            return Hold(admission, text, placement)
+        if reason not in never:  # some do not depend on the flavor
+            never.append(reason)
     return NotMade(tuple(sorted(never, key=lambda reason: reason.never_fits)))
 
 
@@ -161,7 +162,10 @@ def _charged(placement: Placement) -> list[frozenset[str]]:
 def _unrequestable(
     config: QueueConfig, workload: Workload, makers: Iterable[CheckRule], placement: Placement
 ) -> Reason | None:
-    """Why no request can ask for the nodes of a gang: it has ResourceClaims, NUMA nodes, or too many podsets. None = it can."""
+    """Why no request can ask for the nodes of a gang: it has ResourceClaims, NUMA nodes, or too many podsets. None = it can.
+
+    ``makers``: the checks that request the nodes of this placement.
+    """
     aligned = [podset.name for podset in workload.podsets if podset.one_numa_node]
     if aligned:
         text = f"no nodes are requested, because podset {', '.join(aligned)} requests one NUMA node for each pod"
