@@ -114,6 +114,7 @@ class Checks:
         statuses: of the checks that it needs, while it has a placement; empty otherwise.
         retries: check to the number of times that it answered ``Retry`` since the last start.
         round: how often the workload was held for checks.
+        request: digest of the request for which the checks are asked; empty if it is not known.
         unasked: flavor to the unix seconds before which no nodes are requested for it, because its requests failed.
     """
 
@@ -121,6 +122,7 @@ class Checks:
     retries: Mapping[str, int] = field(default_factory=dict)
     round: int = 0
     unasked: Mapping[str, float] = field(default_factory=dict)
+    request: str = ""
 
     @property
     def ready(self) -> frozenset[str]:
@@ -146,16 +148,16 @@ class Checks:
         """The status of one check; None when the workload does not need it now."""
         return next((s for s in self.statuses if s.name == name), None)
 
-    def needing(self, needed: Iterable[CheckStatus]) -> Checks:
-        """The checks for a placement that needs these; the states of those that it needed already stay."""
+    def needing(self, needed: Iterable[CheckStatus], request: str) -> Checks:
+        """The checks for a placement of this request that needs these; the states of those that it needed already stay."""
         known = {status.name: status for status in self.statuses}
         statuses = tuple(known.get(status.name, status) for status in needed)
         began = 0 if self.statuses else 1
-        return replace(self, statuses=statuses, round=self.round + began)
+        return replace(self, statuses=statuses, round=self.round + began, request=request)
 
     def reset(self) -> Checks:
         """Without states: the workload has released its placement."""
-        return replace(self, statuses=()) if self.statuses else self
+        return replace(self, statuses=(), request="") if self.statuses else self
 
     def started(self) -> Checks:
         """Of a gang that starts: earlier ``Retry`` no longer count."""

@@ -42,7 +42,7 @@ from queuectl.state.provisioning import ProvisioningRequests
 
 def waiting_for(entry: Entry, event: Reserve, now: float) -> EntryChange | None:
     """Hold quota and nodes for a gang until its checks are ready."""
-    checks = entry.checks.needing(event.checks)
+    checks = entry.checks.needing(event.checks, event.request)
     reason = event.reason
     if checks.unready or not event.lease.placement.awaits_nodes:
         reason = replace(reason, message=_listed(checks, event.lease))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from tests.control.test_lifecycle import until_reason
 from tests.control.test_pod_groups import group_entry, of_group, pod, running
 from tests.control.test_resource_quota import QUOTA
 from tests.control.work import ANY_WORK, Work, kind_parameter
+from tests.doubles.admission import templates
+from tests.doubles.known import KNOWN
 from tests.support.postgres import TestPostgres
 
 PENDING, READY, RETRY, REJECTED = CheckState
@@ -196,6 +199,26 @@ async def test_a_gang_is_placed_again_if_its_reserved_node_is_lost(database_url:
         runs = await world.until_state(uid, State.RUNNING)
         assert runs.placement is not None
         assert lost not in dict(runs.placement.podsets[0].nodes)
+
+
+async def test_a_gang_that_is_edited_while_its_checks_are_asked_needs_them_again(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2, kinds=KNOWN) as world:
+        await with_checks(world, "budget", "data")
+        uid = world.cluster.submit(gang("PyTorchJob", "train", 2))
+        await world.until_entry(uid, lambda e: e.awaits_checks, "it waits for its checks")
+        document = deepcopy(world.cluster.server.get("pytorchjobs", "default", "train"))
+        for _, template in templates(document):
+            template["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "5"
+        assert await report(world, uid, "budget", READY) == DONE
+        world.cluster.user_patch("PyTorchJob", "default", "train", document)
+        again = await world.until_entry(uid, lambda e: e.checks.round == 2, "it is held again")
+        assert again.checks.ready == frozenset()
+        for name in ("budget", "data"):
+            assert await report(world, uid, name, READY) == DONE
+        await world.until_state(uid, State.RUNNING)
+        assert {p.requests["cpu"] for p in world.cluster.pods_of(uid)} == {5_000}
 
 
 async def test_updates_of_a_check_reach_the_pods_of_the_podset(database_url: str) -> None:
