@@ -338,13 +338,14 @@ class HoldingGangs:
         return queue is not None and bool(queue.admission_checks)
 
     def _made_held(self, entry: Entry, job: JobRecord, lease: CapacityLease) -> Admitted:
-        """A gang that waits for admission checks: it can be preempted, which loses no work."""
+        """A gang that waits for admission checks: it can be preempted, which loses no work. It has no pods that could move."""
         return Admitted(
             workload=self._requests.workload(entry, job),
             placement=lease.placement,
             started_at=entry.since,
             utilization=0.0,
             evictions=entry.preempted_at,
+            restartable=False,
             held=True,
         )
 

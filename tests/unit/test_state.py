@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from queuectl.domain.accounting import Accounting
-from queuectl.domain.checks import CheckRule, Checks, CheckState, CheckStatus, PodSetUpdate
+from queuectl.domain.checks import (
+    EXTERNAL,
+    AdmissionCheck,
+    CheckRule,
+    Checks,
+    CheckState,
+    CheckStatus,
+    PodSetUpdate,
+)
 from queuectl.domain.fleet import HOSTNAME, Effect, Node, NodeRules, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.jobs import ArrayIndex, JobOutcome, JobRecord, PodPhase, PodRecord
@@ -1002,6 +1010,15 @@ def test_a_gang_held_for_checks_whose_request_is_the_same_stays_held(
     after = world.ledger.get("u1")
     assert after is not None
     assert after.awaits_checks
+
+
+def test_a_gang_held_for_checks_can_be_evicted_and_never_moves() -> None:
+    queue = replace(CONFIG.cluster_queues["cq"], admission_checks=(CheckRule("c"),))
+    checks = {"c": AdmissionCheck("c", EXTERNAL)}
+    config = replace(CONFIG, cluster_queues={"cq": queue}, checks=checks)
+    world = World(held_for_checks(CheckStatus("c")), records=[JOB])
+    (gang,) = world.freeze(config=config).admitted
+    assert (gang.held, gang.evictable, gang.restartable) == (True, True, False)
 
 
 def test_a_job_that_is_being_deleted_is_not_planned() -> None:
