@@ -343,7 +343,6 @@ class HoldingGangs:
             workload=self._requests.workload(entry, job),
             placement=lease.placement,
             started_at=entry.since,
-            utilization=0.0,
             evictions=entry.preempted_at,
             restartable=False,
             held=True,
@@ -406,6 +405,7 @@ def _as_recorded(entry: Entry, job: JobRecord | None, mirror: Mirror) -> Iterato
         started_at=entry.started_at or entry.since,
         evictions=entry.preempted_at,
         restartable=False,
+        held=entry.state is State.RESERVED,
     )
 
 

@@ -42,12 +42,13 @@ def check(
 
 
 async def with_checks(
-    world: Rig, *names: str, answers_within: int | None = None, gpus: int = 16
+    world: Rig, *names: str, answers_within: int | None = None, gpus: int = 16, **policy: int
 ) -> None:
-    """The ClusterQueue needs these checks."""
+    """The ClusterQueue needs these checks. ``policy``: more of its rules."""
     for name in names:
         await world.store.put_config(check(name, timeout=answers_within))
     (queue,) = (d for d in configuration(gpus) if d["kind"] == "ClusterQueue")
+    queue["spec"]["policy"] = policy
     rules = [{"name": name} for name in names]
     queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": rules}
     await world.store.put_config(queue)
@@ -159,7 +160,7 @@ async def test_a_gang_that_waits_for_a_check_can_be_preempted_without_loss(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
-        await with_checks(world, "budget")
+        await with_checks(world, "budget", minRuntimeSeconds=3600)
         low = await held(world, "low")
         high = await held(world, "high", "high")
         entry = await world.until_state(low, State.PENDING)

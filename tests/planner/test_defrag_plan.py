@@ -72,7 +72,7 @@ def test_the_gang_that_loses_least_moves_at_once_to_its_new_placement() -> None:
 
 
 def test_a_gang_that_is_held_for_admission_checks_stays_and_the_other_moves() -> None:
-    held = half_full(held=True, restartable=False, utilization=0.0)
+    held = half_full(held=True, restartable=False)
     assert moved(planned(held)) == {"small1": ["n0"]}
 
 

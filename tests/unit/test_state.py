@@ -1465,7 +1465,9 @@ def test_a_gang_that_waits_for_a_check_keeps_its_nodes_if_its_job_cannot_be_deco
     reserved = replace(ENTRY, state=State.RESERVED, lease=lease, checks=Checks(checks))
     world = World(reserved)
     world.mirror.apply([Unreadable("jobs", "u1", 9)])
-    assert [gang.placement for gang in world.freeze().admitted] == held
+    admitted = world.freeze().admitted
+    assert [gang.placement for gang in admitted] == held
+    assert all(gang.held for gang in admitted)
 
 
 def test_a_running_gang_whose_object_no_longer_states_a_request_is_stopped_with_the_error() -> None:
