@@ -112,7 +112,7 @@ class Checks:
 
     Attributes:
         statuses: of the checks that it needs, while it has a placement; empty otherwise.
-        retries: check to the number of times that it answered ``Retry`` since the last start.
+        retries: check to the number of times that it answered ``Retry`` since the last start or activation.
         round: how often the workload was held for checks.
         request: digest of the request for which the checks are asked; empty if it is not known.
         unasked: flavor to the unix seconds before which no nodes are requested for it, because its requests failed.
@@ -159,8 +159,8 @@ class Checks:
         """Without states: the workload has released its placement."""
         return replace(self, statuses=(), request="") if self.statuses else self
 
-    def started(self) -> Checks:
-        """Of a gang that starts: earlier ``Retry`` no longer count."""
+    def without_retries(self) -> Checks:
+        """Of a gang that starts or is activated: earlier ``Retry`` no longer count."""
         return replace(self, retries={}, unasked={}) if self.retries or self.unasked else self
 
     def asking(self, now: float) -> Checks:

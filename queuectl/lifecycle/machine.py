@@ -272,7 +272,7 @@ def _admit(entry: Entry, event: Admit, now: float) -> EntryChange | None:
         requeued_at=None,
         evicted_for=None,
         budget=0,
-        checks=entry.checks.started(),
+        checks=entry.checks.without_retries(),
     )
 
 
