@@ -168,8 +168,11 @@ class Checks:
         left = {flavor: until for flavor, until in self.unasked.items() if until > now}
         return replace(self, unasked=left) if len(left) < len(self.unasked) else self
 
-    def reported(self, reports: Iterable[CheckReport], now: float) -> Checks:
-        """With new states. Reports for checks that the workload does not need are ignored."""
+    def reported(self, reports: Iterable[CheckReport], now: float, *, started: bool) -> Checks:
+        """With new states. Reports for checks that the workload does not need are ignored.
+
+        ``started``: its pods have the updates, and pods that are created again get the same ones.
+        """
         by_name = {report.check: report for report in reports}
         statuses, retries, unasked = [], dict(self.retries), dict(self.unasked)
         for status in self.statuses:
@@ -178,7 +181,10 @@ class Checks:
                 statuses.append(status)
                 continue
             since = status.since if report.state is status.state else now
-            updates = report.updates if report.state is CheckState.READY else ()
+            if started and report.state in (CheckState.PENDING, CheckState.READY):
+                updates = status.updates
+            else:
+                updates = report.updates if report.state is CheckState.READY else ()
             statuses.append(
                 replace(
                     status,

@@ -60,7 +60,7 @@ def checked(
 ) -> EntryChange | None:
     """The change that new states of its checks cause; None if they change nothing. ``by``: the reporter, for the history."""
     reported = [report for report in reports if entry.checks.of(report.check) is not None]
-    checks = entry.checks.reported(reported, now)
+    checks = entry.checks.reported(reported, now, started=entry.state.live)
     if checks == entry.checks or entry.state is State.EVICTING:
         return None
     changed = replace(entry, checks=checks)

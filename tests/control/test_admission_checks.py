@@ -240,6 +240,34 @@ async def test_updates_of_a_check_reach_the_pods_of_the_podset(database_url: str
             assert {t["key"] for t in pod["spec"]["tolerations"]} == {"staged"}
 
 
+@pytest.mark.parametrize("states", [(READY,), (PENDING, READY)])
+async def test_later_reports_keep_the_updates_of_a_gang_that_has_started(
+    database_url: str, states: tuple[CheckState, ...]
+) -> None:
+    update = PodSetUpdate("main", annotations=(("data/volume", "vol-7"),))
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "data")
+        uid = await held(world)
+        assert await report(world, uid, "data", READY, updates=(update,)) == DONE
+        await world.until_state(uid, State.RUNNING)
+        for state in states:
+            assert await report(world, uid, "data", state, message="Done") == DONE
+        entry = await world.until_state(uid, State.RUNNING)
+        (status,) = entry.checks.statuses
+        assert (status.message, status.updates) == ("Done", (update,))
+        lost = world.cluster.pods_of(uid)[0].name
+        world.cluster.fail_pod(lost)
+
+        def replaced() -> bool:
+            pods = live(world.cluster.pods_of(uid))
+            return len(pods) == 2 and lost not in {pod.name for pod in pods}
+
+        await world.until(replaced, "its pod is created again")
+        await world.until_state(uid, State.RUNNING)
+        for pod in world.cluster.server.all("pods"):
+            assert pod["metadata"]["annotations"]["data/volume"] == "vol-7"
+
+
 REFUSED: dict[str, tuple[PodSetUpdate, str]] = {
     "another podset": (
         PodSetUpdate("worker"),
