@@ -87,7 +87,7 @@ class CheckStatus:
 
     Attributes:
         since: unix seconds of the last change of ``state``.
-        due: unix seconds at which a check that is still Pending counts as ``Retry``; None = never.
+        due: unix seconds at which a check that is still Pending counts as ``Retry``: a fixed time after ``since``; None = never.
     """
 
     name: str
@@ -181,6 +181,7 @@ class Checks:
                 statuses.append(status)
                 continue
             since = status.since if report.state is status.state else now
+            due = status.due + (since - status.since) if status.due is not None else None
             if started and report.state in (CheckState.PENDING, CheckState.READY):
                 updates = status.updates
             else:
@@ -192,6 +193,7 @@ class Checks:
                     since=since,
                     message=report.message,
                     updates=updates,
+                    due=due,
                 )
             )
             if report.state is CheckState.RETRY:
