@@ -87,7 +87,7 @@ class CheckStatus:
 
     Attributes:
         since: unix seconds of the last change of ``state``.
-        due: unix seconds at which a check that is still Pending counts as ``Retry``; None = never.
+        due: unix seconds at which a check that is still Pending counts as ``Retry``: a fixed time after ``since``; None = never.
     """
 
     name: str
@@ -112,8 +112,9 @@ class Checks:
 
     Attributes:
         statuses: of the checks that it needs, while it has a placement; empty otherwise.
-        retries: check to the number of times that it answered ``Retry`` since the last start.
+        retries: check to the number of times that it answered ``Retry`` since the last start or activation.
         round: how often the workload was held for checks.
+        request: digest of the request for which the checks are asked; empty if it is not known.
         unasked: flavor to the unix seconds before which no nodes are requested for it, because its requests failed.
     """
 
@@ -121,6 +122,7 @@ class Checks:
     retries: Mapping[str, int] = field(default_factory=dict)
     round: int = 0
     unasked: Mapping[str, float] = field(default_factory=dict)
+    request: str = ""
 
     @property
     def ready(self) -> frozenset[str]:
@@ -146,19 +148,19 @@ class Checks:
         """The status of one check; None when the workload does not need it now."""
         return next((s for s in self.statuses if s.name == name), None)
 
-    def needing(self, needed: Iterable[CheckStatus]) -> Checks:
-        """The checks for a placement that needs these; the states of those that it needed already stay."""
+    def needing(self, needed: Iterable[CheckStatus], request: str) -> Checks:
+        """The checks for a placement of this request that needs these; the states of those that it needed already stay."""
         known = {status.name: status for status in self.statuses}
         statuses = tuple(known.get(status.name, status) for status in needed)
         began = 0 if self.statuses else 1
-        return replace(self, statuses=statuses, round=self.round + began)
+        return replace(self, statuses=statuses, round=self.round + began, request=request)
 
     def reset(self) -> Checks:
         """Without states: the workload has released its placement."""
-        return replace(self, statuses=()) if self.statuses else self
+        return replace(self, statuses=(), request="") if self.statuses else self
 
-    def started(self) -> Checks:
-        """Of a gang that starts: earlier ``Retry`` no longer count."""
+    def without_retries(self) -> Checks:
+        """Of a gang that starts or is activated: earlier ``Retry`` no longer count."""
         return replace(self, retries={}, unasked={}) if self.retries or self.unasked else self
 
     def asking(self, now: float) -> Checks:
@@ -166,8 +168,11 @@ class Checks:
         left = {flavor: until for flavor, until in self.unasked.items() if until > now}
         return replace(self, unasked=left) if len(left) < len(self.unasked) else self
 
-    def reported(self, reports: Iterable[CheckReport], now: float) -> Checks:
-        """With new states. Reports for checks that the workload does not need are ignored."""
+    def reported(self, reports: Iterable[CheckReport], now: float, *, started: bool) -> Checks:
+        """With new states. Reports for checks that the workload does not need are ignored.
+
+        ``started``: its pods have the updates, and pods that are created again get the same ones.
+        """
         by_name = {report.check: report for report in reports}
         statuses, retries, unasked = [], dict(self.retries), dict(self.unasked)
         for status in self.statuses:
@@ -176,7 +181,11 @@ class Checks:
                 statuses.append(status)
                 continue
             since = status.since if report.state is status.state else now
-            updates = report.updates if report.state is CheckState.READY else ()
+            due = status.due + (since - status.since) if status.due is not None else None
+            if started and report.state in (CheckState.PENDING, CheckState.READY):
+                updates = status.updates
+            else:
+                updates = report.updates if report.state is CheckState.READY else ()
             statuses.append(
                 replace(
                     status,
@@ -184,6 +193,7 @@ class Checks:
                     since=since,
                     message=report.message,
                     updates=updates,
+                    due=due,
                 )
             )
             if report.state is CheckState.RETRY:

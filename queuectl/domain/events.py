@@ -38,6 +38,7 @@ class ObjectChanged:
         priority: what its classes say, within ``max_priority``.
         max_priority: of its ClusterQueue, also for a priority set by hand.
         user: whose job it is; "" where that is not known.
+        edited: its pods do not request what it is held for by admission checks.
     """
 
     queue: str
@@ -47,6 +48,7 @@ class ObjectChanged:
     pods: int
     max_priority: int | None = None
     user: str = ""
+    edited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +92,15 @@ class AttemptFound:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Victims are leaving for it, or its admission checks are not ready. ``checks``: those that its placement needs."""
+    """Victims are leaving for it, or its admission checks are not ready.
+
+    ``checks``: those that its placement needs. ``request``: digest of what its pods requested when this was decided.
+    """
 
     lease: CapacityLease
     reason: Reason
     checks: tuple[CheckStatus, ...] = ()
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,11 +226,12 @@ def _described(entry: Entry, event: ObjectChanged, now: float) -> EntryChange | 
         "pods": event.pods,
         "user": event.user,
     }
-    if all(getattr(entry, name) == value for name, value in stated.items()):
+    as_stated = all(getattr(entry, name) == value for name, value in stated.items())
+    if as_stated and not event.edited:
         return None
     asks = (event.queue, event.cluster_queue, event.gpus, event.pods)
     as_known = (entry.queue, entry.cluster_queue, entry.gpus, entry.pods)
-    if entry.lease is None or asks == as_known:
+    if entry.lease is None or (asks == as_known and not event.edited):
         return EntryChange(entry, next_of(entry, **stated), now)
     if entry.state is State.EVICTING:  # it was moving; the eviction continues, and it queues again
         return EntryChange(entry, next_of(entry, lease=None, **stated), now)
@@ -271,7 +272,7 @@ def _admit(entry: Entry, event: Admit, now: float) -> EntryChange | None:
         requeued_at=None,
         evicted_for=None,
         budget=0,
-        checks=entry.checks.started(),
+        checks=entry.checks.without_retries(),
     )
 
 

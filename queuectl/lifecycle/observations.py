@@ -35,6 +35,7 @@ from queuectl.lifecycle.failures import (
 )
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.nodes import LostDevices
+from queuectl.lifecycle.outstanding_writes import as_checked
 from queuectl.lifecycle.provisioning import reports
 from queuectl.lifecycle.refusals import Refusals
 from queuectl.lifecycle.transitions import Dependents, Timers, alarm_of
@@ -446,7 +447,8 @@ class Observer:
         priority = priority_of(job, config, classes) if gang is None else gang.priority
         user = user_of(job, config)[:LONGEST_NAME]
         gpus = self._mirror.sized(job, config).gpus
-        return ObjectChanged(job.queue or "", name, priority, gpus, job.pods, most, user)
+        edited = entry is not None and not as_checked(entry, job)
+        return ObjectChanged(job.queue or "", name, priority, gpus, job.pods, most, user, edited)
 
     def _described_anew(self, config: QueueConfig) -> Iterator[str]:
         """The waiting workloads that have another size or priority since nodes, devices, PriorityClasses or the configuration changed."""

@@ -218,37 +218,49 @@ def _pod_write(entry: Entry, pod: PodRecord, patch: Mapping[str, Any], purpose: 
 
 def planned_of(job: JobRecord, limit: float | None = None) -> DecidedRequest:
     """The requests and the digest of the job for which a start is decided now. ``limit``: seconds that it can run."""
-    at_start = (
-        job.queue,
-        job.priority_class,
-        job.pod_priority_class,
-        job.labels,
-        *(
-            (
-                podset.name,
-                podset.count,
-                podset.min_count,
-                sorted(podset.shape.requests.items()),
-                podset.shape.rules,
-                sorted(podset.shape.incidental),
-                sorted(podset.limits.items()),
-                podset.topology,
-                podset.group,
-                *filter(None, (podset.shared_gpus, podset.gpu_fraction, podset.shape.devices)),
-                *(["one NUMA node"] if podset.one_numa_node else ()),
-                *(["a deadline"] if podset.has_deadline else ()),
-            )
-            for podset in job.podsets
-        ),
-    )
-    digest = blake2b(repr(at_start).encode(), digest_size=16).hexdigest()
+    position = (job.queue, job.priority_class, job.pod_priority_class, job.labels)
+    digest = _digest((*position, *map(_fields_of, job.podsets)))
     requests = {podset.name: podset.shape.requests for podset in job.podsets}
     return DecidedRequest(requests, digest, limit)
+
+
+def request_digest(job: JobRecord) -> str:
+    """The digest of what the pods of a job request, without its position in queue order."""
+    return _digest(tuple(map(_fields_of, job.podsets)))
+
+
+def _fields_of(podset: PodSet) -> tuple[Any, ...]:
+    """The fields that a decision depends on."""
+    return (
+        podset.name,
+        podset.count,
+        podset.min_count,
+        sorted(podset.shape.requests.items()),
+        podset.shape.rules,
+        sorted(podset.shape.incidental),
+        sorted(podset.limits.items()),
+        podset.topology,
+        podset.group,
+        *filter(None, (podset.shared_gpus, podset.gpu_fraction, podset.shape.devices)),
+        *(["one NUMA node"] if podset.one_numa_node else ()),
+        *(["a deadline"] if podset.has_deadline else ()),
+    )
+
+
+def _digest(fields: tuple[Any, ...]) -> str:
+    return blake2b(repr(fields).encode(), digest_size=16).hexdigest()
 
 
 def as_planned(entry: Entry, job: JobRecord) -> bool:
     """Whether a job that is not yet resumed still has the requests for which its start was decided."""
     return entry.planned is None or entry.planned.digest == planned_of(job).digest
+
+
+def as_checked(entry: Entry, job: JobRecord) -> bool:
+    """Whether a job still has the request for which it is held for admission checks. True for a job that is not held."""
+    held = entry.state is State.RESERVED and bool(entry.checks.statuses)
+    # A hold of an earlier release has no record of its request.
+    return not held or entry.checks.request in ("", request_digest(job))
 
 
 def _relabel(entry: Entry, job: JobRecord, kinds: JobKinds) -> list[Write]:

@@ -42,7 +42,7 @@ from queuectl.state.provisioning import ProvisioningRequests
 
 def waiting_for(entry: Entry, event: Reserve, now: float) -> EntryChange | None:
     """Hold quota and nodes for a gang until its checks are ready."""
-    checks = entry.checks.needing(event.checks)
+    checks = entry.checks.needing(event.checks, event.request)
     reason = event.reason
     if checks.unready or not event.lease.placement.awaits_nodes:
         reason = replace(reason, message=_listed(checks, event.lease))
@@ -60,7 +60,7 @@ def checked(
 ) -> EntryChange | None:
     """The change that new states of its checks cause; None if they change nothing. ``by``: the reporter, for the history."""
     reported = [report for report in reports if entry.checks.of(report.check) is not None]
-    checks = entry.checks.reported(reported, now)
+    checks = entry.checks.reported(reported, now, started=entry.state.live)
     if checks == entry.checks or entry.state is State.EVICTING:
         return None
     changed = replace(entry, checks=checks)

@@ -21,7 +21,7 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Entry
     """The change that a command makes now, or None if it is obsolete or changes nothing.
 
     Release, activate and requeue also end the exclusion of nodes that kube-scheduler refused, and activate and requeue forget failed starts:
-    users send them after they fix the cause.
+    users send them after they fix the cause. Activate also forgets the retries of admission checks.
     """
     if objection(entry, command.action) is not None:
         return None
@@ -35,7 +35,9 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Entry
         case Action.RELEASE:
             return _unpark(entry, f"released {by}", now, excluded=())
         case Action.ACTIVATE:
-            return _unpark(entry, f"activated {by}", now, excluded=(), failures=0, past_seconds=0.0)
+            checks = entry.checks.without_retries()
+            forgotten = {"excluded": (), "failures": 0, "past_seconds": 0.0, "checks": checks}
+            return _unpark(entry, f"activated {by}", now, **forgotten)
         case Action.REQUEUE if entry.state.live:
             return evict(entry, now, Reason(Code.REQUEUED, f"requeued {by}"), rules)
         case Action.REQUEUE:

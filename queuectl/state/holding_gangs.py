@@ -338,13 +338,13 @@ class HoldingGangs:
         return queue is not None and bool(queue.admission_checks)
 
     def _made_held(self, entry: Entry, job: JobRecord, lease: CapacityLease) -> Admitted:
-        """A gang that waits for admission checks: it can be preempted, which loses no work."""
+        """A gang that waits for admission checks: it can be preempted, which loses no work. It has no pods that could move."""
         return Admitted(
             workload=self._requests.workload(entry, job),
             placement=lease.placement,
             started_at=entry.since,
-            utilization=0.0,
             evictions=entry.preempted_at,
+            restartable=False,
             held=True,
         )
 
@@ -405,6 +405,7 @@ def _as_recorded(entry: Entry, job: JobRecord | None, mirror: Mirror) -> Iterato
         started_at=entry.started_at or entry.since,
         evictions=entry.preempted_at,
         restartable=False,
+        held=entry.state is State.RESERVED,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -21,6 +22,8 @@ from tests.control.test_lifecycle import until_reason
 from tests.control.test_pod_groups import group_entry, of_group, pod, running
 from tests.control.test_resource_quota import QUOTA
 from tests.control.work import ANY_WORK, Work, kind_parameter
+from tests.doubles.admission import templates
+from tests.doubles.known import KNOWN
 from tests.support.postgres import TestPostgres
 
 PENDING, READY, RETRY, REJECTED = CheckState
@@ -39,12 +42,13 @@ def check(
 
 
 async def with_checks(
-    world: Rig, *names: str, answers_within: int | None = None, gpus: int = 16
+    world: Rig, *names: str, answers_within: int | None = None, gpus: int = 16, **policy: int
 ) -> None:
-    """The ClusterQueue needs these checks."""
+    """The ClusterQueue needs these checks. ``policy``: more of its rules."""
     for name in names:
         await world.store.put_config(check(name, timeout=answers_within))
     (queue,) = (d for d in configuration(gpus) if d["kind"] == "ClusterQueue")
+    queue["spec"]["policy"] = policy
     rules = [{"name": name} for name in names]
     queue["spec"]["admissionChecksStrategy"] = {"admissionChecks": rules}
     await world.store.put_config(queue)
@@ -156,7 +160,7 @@ async def test_a_gang_that_waits_for_a_check_can_be_preempted_without_loss(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
-        await with_checks(world, "budget")
+        await with_checks(world, "budget", minRuntimeSeconds=3600)
         low = await held(world, "low")
         high = await held(world, "high", "high")
         entry = await world.until_state(low, State.PENDING)
@@ -198,6 +202,26 @@ async def test_a_gang_is_placed_again_if_its_reserved_node_is_lost(database_url:
         assert lost not in dict(runs.placement.podsets[0].nodes)
 
 
+async def test_a_gang_that_is_edited_while_its_checks_are_asked_needs_them_again(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2, kinds=KNOWN) as world:
+        await with_checks(world, "budget", "data")
+        uid = world.cluster.submit(gang("PyTorchJob", "train", 2))
+        await world.until_entry(uid, lambda e: e.awaits_checks, "it waits for its checks")
+        document = deepcopy(world.cluster.server.get("pytorchjobs", "default", "train"))
+        for _, template in templates(document):
+            template["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "5"
+        assert await report(world, uid, "budget", READY) == DONE
+        world.cluster.user_patch("PyTorchJob", "default", "train", document)
+        again = await world.until_entry(uid, lambda e: e.checks.round == 2, "it is held again")
+        assert again.checks.ready == frozenset()
+        for name in ("budget", "data"):
+            assert await report(world, uid, name, READY) == DONE
+        await world.until_state(uid, State.RUNNING)
+        assert {p.requests["cpu"] for p in world.cluster.pods_of(uid)} == {5_000}
+
+
 async def test_updates_of_a_check_reach_the_pods_of_the_podset(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         await with_checks(world, "data")
@@ -214,6 +238,34 @@ async def test_updates_of_a_check_reach_the_pods_of_the_podset(database_url: str
             assert pod["metadata"]["labels"]["site"] == "north"
             assert pod["metadata"]["annotations"]["data/volume"] == "vol-7"
             assert {t["key"] for t in pod["spec"]["tolerations"]} == {"staged"}
+
+
+@pytest.mark.parametrize("states", [(READY,), (PENDING, READY)])
+async def test_later_reports_keep_the_updates_of_a_gang_that_has_started(
+    database_url: str, states: tuple[CheckState, ...]
+) -> None:
+    update = PodSetUpdate("main", annotations=(("data/volume", "vol-7"),))
+    async with rig(database_url, 2) as world:
+        await with_checks(world, "data")
+        uid = await held(world)
+        assert await report(world, uid, "data", READY, updates=(update,)) == DONE
+        await world.until_state(uid, State.RUNNING)
+        for state in states:
+            assert await report(world, uid, "data", state, message="Done") == DONE
+        entry = await world.until_state(uid, State.RUNNING)
+        (status,) = entry.checks.statuses
+        assert (status.message, status.updates) == ("Done", (update,))
+        lost = world.cluster.pods_of(uid)[0].name
+        world.cluster.fail_pod(lost)
+
+        def replaced() -> bool:
+            pods = live(world.cluster.pods_of(uid))
+            return len(pods) == 2 and lost not in {pod.name for pod in pods}
+
+        await world.until(replaced, "its pod is created again")
+        await world.until_state(uid, State.RUNNING)
+        for pod in world.cluster.server.all("pods"):
+            assert pod["metadata"]["annotations"]["data/volume"] == "vol-7"
 
 
 REFUSED: dict[str, tuple[PodSetUpdate, str]] = {

@@ -9,9 +9,11 @@ import pytest
 
 from queuectl.control.leader.decisions import Decider, with_relocations
 from queuectl.control.leader.planning import record_of
+from queuectl.domain.checks import CheckState, CheckStatus
 from queuectl.domain.events import Event, Evict, NoteAdded
+from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State, check_once
-from queuectl.domain.plan import Cost, Move, Plan, Refusal
+from queuectl.domain.plan import Admission, Cost, Move, Plan, Refusal
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
@@ -19,7 +21,18 @@ from queuectl.lifecycle.machine import handle
 from tests.control.rig import gang, rig
 from tests.db.histories import submitted
 from tests.planner.build import world as snapshot_of
-from tests.unit.test_state import CONFIG, ENTRY, JOB, PLACEMENT, READY, RESUMED, RUNNING, World
+from tests.unit.test_state import (
+    CONFIG,
+    EDITED,
+    ENTRY,
+    JOB,
+    PLACEMENT,
+    READY,
+    RESUMED,
+    RUNNING,
+    World,
+    held_for_checks,
+)
 
 DOUBLE_GPUS = {
     "apiVersion": "queuectl.dev/v1",
@@ -170,3 +183,15 @@ def test_a_gang_that_a_plan_leaves_out_keeps_the_reason_of_an_earlier_plan(
     assert bool(changes) == written
     refused = Refusal("u1", (Reason(Code.WAITING_FOR_QUOTA, "16 used of 16"),))
     assert decider.changes(snapshot, Plan(pending=(refused,)), 200.0) != []
+
+
+@pytest.mark.parametrize(("job", "states"), [(JOB, [State.STARTING]), (EDITED, [])])
+def test_an_approval_starts_no_gang_whose_request_was_edited_and_is_not_observed_yet(
+    job: JobRecord, states: list[State]
+) -> None:
+    world = World(held_for_checks(CheckStatus("c", CheckState.READY)), records=[job])
+    workload = Workload("u1", "Job", "a", "train", job.podsets, queue="q")
+    snapshot = Snapshot(20.0, world.mirror.fleet, CONFIG, pending=(Pending(workload),))
+    plan = Plan(admitted=(Admission("u1", PLACEMENT),))
+    changes = Decider(world.mirror, world.ledger).changes(snapshot, plan, 20.0)
+    assert [change.after.state for change in changes] == states

@@ -12,6 +12,7 @@ import pytest
 
 from queuectl.control.leader import provisioner
 from queuectl.domain.checks import CheckState
+from queuectl.domain.commands import DONE, Action
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
 from queuectl.objects.kubernetes.provisioning import (
@@ -23,6 +24,7 @@ from queuectl.objects.kubernetes.provisioning import (
 from queuectl.state import freeze
 from tests.control.rig import Rig, configuration, gang, live, nodes, rig
 from tests.control.test_admission_checks import check, report, untouched
+from tests.control.test_by_hand import answered
 from tests.control.test_crash_matrix import survives
 from tests.doubles.cluster import FakeCluster
 from tests.support.autoscaler import CLASS, GPU, Document, SimulatedAutoscaler
@@ -293,6 +295,13 @@ async def test_a_request_that_fails_is_made_again_and_then_the_gang_is_deactivat
         )
         await world.until(lambda: not requests(world), "no request is left")
         assert untouched(world, uid)
+        assert await answered(world, uid, Action.ACTIVATE) == DONE
+        await world.until(lambda: bool(requests(world)), "its nodes are requested again")
+        (third,) = requests(world)
+        assert name_of(third) not in (name_of(first), name_of(second))
+        autoscaler.set(third, "Failed", "FailedToCreatePods", "none again")
+        waits = await world.until_state(uid, State.BACKOFF)
+        assert waits.reason.message.endswith("none again; it queues again in 1 s")
 
 
 async def test_a_booking_that_expires_before_the_start_is_made_again(database_url: str) -> None:

@@ -71,6 +71,11 @@ def test_the_gang_that_loses_least_moves_at_once_to_its_new_placement() -> None:
     assert refusal.lease.victims == ("small0",)
 
 
+def test_a_gang_that_is_held_for_admission_checks_stays_and_the_other_moves() -> None:
+    held = half_full(held=True, restartable=False)
+    assert moved(planned(held)) == {"small1": ["n0"]}
+
+
 def test_gangs_that_no_move_helps_do_not_end_the_moves_for_others() -> None:
     """One search is for a few kinds of gangs. The later ones differ from search to search."""
     ahead = [gang(f"wide{n}", podset(count=2, gpu=8 - n), queued_at=float(n)) for n in range(4)]

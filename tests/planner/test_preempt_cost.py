@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.snapshot import Admitted
+from queuectl.domain.workload import PodSet
 from queuectl.planner.preempt.cost import RESTART_COST, costs, sizes_of
 from tests.planner.build import NOW, gang, holding, podset, world
 
@@ -60,6 +62,13 @@ def test_an_idle_gang_still_costs_a_restart() -> None:
     (cost,) = costs([held], NOW, sizes_of(world([]))).values()
     assert (cost.priority, cost.lost_work, int(cost.gpus)) == (3, RESTART_COST, 8)
     assert RESTART_COST > 0
+
+
+@pytest.mark.parametrize("pods", [podset(count=2, gpu=4), podset(count=2, cpu=64)])
+def test_a_gang_that_is_held_for_admission_checks_costs_a_restart_only(pods: PodSet) -> None:
+    waits = holding(gang("x", pods), {"n": 2}, started_at=NOW - 18_000)
+    assert lost(waits) > 0
+    assert lost(replace(waits, held=True)) == 0
 
 
 @given(TIMES, st.one_of(st.none(), st.floats(0, 1)), st.floats(0, NOW))

@@ -28,9 +28,9 @@ WANTED = gang("wanted", podset(gpu=8), priority=5, queued_at=5.0)
 
 
 def running(*, preemptible: bool = True, **kw: Any) -> Admitted:
-    evictions = kw.pop("evictions", ())
+    evictions, held = kw.pop("evictions", ()), kw.pop("held", False)
     low = holding(gang("low", podset(gpu=8), preemptible=preemptible), {"a0": 1}, **kw)
-    return replace(low, evictions=evictions)
+    return replace(low, evictions=evictions, held=held)
 
 
 def under(protection: Protection) -> ClusterQueue:
@@ -48,6 +48,12 @@ CASES = [
         {"started_at": NOW + 60},
         NOW + HOUR,
         id="a clock ahead of ours",
+    ),
+    pytest.param(
+        Protection(min_runtime=HOUR),
+        {"started_at": NOW - 60, "held": True},
+        None,
+        id="held for admission checks",
     ),
     pytest.param(Protection(cooldown=HOUR), {"started_at": 0.0}, None, id="never evicted"),
     pytest.param(

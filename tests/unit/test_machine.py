@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuectl.domain.checks import CheckReport, CheckState, CheckStatus
 from queuectl.domain.commands import Action, Command, objection
 from queuectl.domain.events import (
     Admit,
     Adopt,
     AttemptFound,
+    ChecksReported,
     CommandReceived,
     Drained,
     Ended,
@@ -49,6 +51,7 @@ from queuectl.domain.rules import PodsReadyRules, Rules
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.lifecycle.machine import DEFAULT_RULES, IllegalTransition, handle
+from queuectl.lifecycle.provisioning import unanswered
 
 JOB = JobRecord("Job", "team-a", "train", "u1", 7, 100.0, "research")
 PLACEMENT = Placement((PodSetPlacement("main", (("n1", 2), ("n2", 2))),))
@@ -609,6 +612,21 @@ def test_a_pending_gang_keeps_its_planned_start_until_the_next_plan() -> None:
     assert entry.planned_start == START
     assert handle(entry, Refuse(QUOTA, START), 300.0) is None
     assert run(Refuse(QUOTA), entry=entry).planned_start is None
+
+
+def test_a_check_that_is_pending_again_has_its_whole_time_to_answer() -> None:
+    checks = (CheckStatus("budget", since=10.0, due=3610.0), CheckStatus("data", since=10.0))
+    held = run(SUBMITTED, Reserve(LEASE, WAITS, checks), now=10.0)
+    ready = run(of_budget(CheckState.READY), entry=held, now=20.0)
+    again = run(of_budget(CheckState.PENDING), entry=ready, now=4000.0)
+    again = run(of_budget(CheckState.PENDING, "a new message"), entry=again, now=4100.0)
+    assert unanswered(again.checks, (), 7599.0) == ()
+    (late,) = unanswered(again.checks, (), 7600.0)
+    assert late.message == "no answer within 3600 s"
+
+
+def of_budget(state: CheckState, message: str = "") -> ChecksReported:
+    return ChecksReported((CheckReport("budget", state, message),))
 
 
 @pytest.mark.parametrize("event", [Admit(PLACEMENT), Reserve(LEASE, WAITS)])

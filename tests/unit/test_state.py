@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -10,7 +11,15 @@ from typing import Any
 import pytest
 
 from queuectl.domain.accounting import Accounting
-from queuectl.domain.checks import CheckRule, Checks, CheckState, CheckStatus, PodSetUpdate
+from queuectl.domain.checks import (
+    EXTERNAL,
+    AdmissionCheck,
+    CheckRule,
+    Checks,
+    CheckState,
+    CheckStatus,
+    PodSetUpdate,
+)
 from queuectl.domain.fleet import HOSTNAME, Effect, Node, NodeRules, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.jobs import ArrayIndex, JobOutcome, JobRecord, PodPhase, PodRecord
@@ -48,7 +57,7 @@ from queuectl.domain.workload import (
     PodShape,
 )
 from queuectl.lifecycle.observations import Observations, Observer
-from queuectl.lifecycle.outstanding_writes import outstanding_writes, planned_of
+from queuectl.lifecycle.outstanding_writes import outstanding_writes, planned_of, request_digest
 from queuectl.lifecycle.transitions import Timers, alarm_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
@@ -81,6 +90,14 @@ LIVE = replace(
     intent=Intent.START,
 )
 EVICTED = replace(LIVE, state=State.EVICTING, intent=Intent.STOP)
+
+
+def held_for_checks(*statuses: CheckStatus, request: str = request_digest(JOB)) -> Entry:
+    lease = CapacityLease(PLACEMENT, (), 0.0, expires_at=math.inf)
+    checks = Checks(statuses, round=1, request=request)
+    return replace(ENTRY, state=State.RESERVED, lease=lease, checks=checks)
+
+
 RESUMED = replace(JOB, version=8, suspended=False, attempt=1)
 GONE = replace(RESUMED, version=9, suspended=True, drained=True)
 
@@ -959,6 +976,51 @@ def test_a_pending_gang_that_is_resized_loses_its_reservation() -> None:
     assert (after.state, after.lease, after.pods, after.gpus) == (State.PENDING, None, 3, 24)
 
 
+MORE_CPU = PodShape(Resources({**SHAPE.requests, "cpu": 10**9}))
+EDITED = replace(JOB, version=8, podsets=(PodSet("main", 2, MORE_CPU),))
+
+
+@pytest.mark.parametrize(
+    "state", [pytest.param(s, id=str(s)) for s in (CheckState.PENDING, CheckState.READY)]
+)
+def test_a_gang_held_for_checks_whose_request_is_edited_loses_its_reservation_and_its_approvals(
+    state: CheckState,
+) -> None:
+    world = World(held_for_checks(CheckStatus("c", state)), records=[EDITED])
+    assert world.look().plan_again
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert (after.state, after.lease, after.checks.statuses) == (State.PENDING, None, ())
+    assert after.reason.message == "its request changed; its reservation is released"
+
+
+@pytest.mark.parametrize(
+    ("held_for", "job"),
+    [
+        pytest.param(request_digest(JOB), JOB, id="the same"),
+        pytest.param(request_digest(JOB), replace(JOB, labels=(("a", "b"),)), id="a label"),
+        pytest.param("", EDITED, id="held by a release that did not record the request"),
+    ],
+)
+def test_a_gang_held_for_checks_whose_request_is_the_same_stays_held(
+    held_for: str, job: JobRecord
+) -> None:
+    world = World(held_for_checks(CheckStatus("c"), request=held_for), records=[job])
+    world.look()
+    after = world.ledger.get("u1")
+    assert after is not None
+    assert after.awaits_checks
+
+
+def test_a_gang_held_for_checks_can_be_evicted_and_never_moves() -> None:
+    queue = replace(CONFIG.cluster_queues["cq"], admission_checks=(CheckRule("c"),))
+    checks = {"c": AdmissionCheck("c", EXTERNAL)}
+    config = replace(CONFIG, cluster_queues={"cq": queue}, checks=checks)
+    world = World(held_for_checks(CheckStatus("c")), records=[JOB])
+    (gang,) = world.freeze(config=config).admitted
+    assert (gang.held, gang.evictable, gang.restartable) == (True, True, False)
+
+
 def test_a_job_that_is_being_deleted_is_not_planned() -> None:
     world = World(ENTRY, records=[replace(JOB, deleting=True)])
     (pending,) = world.freeze().pending
@@ -1403,7 +1465,9 @@ def test_a_gang_that_waits_for_a_check_keeps_its_nodes_if_its_job_cannot_be_deco
     reserved = replace(ENTRY, state=State.RESERVED, lease=lease, checks=Checks(checks))
     world = World(reserved)
     world.mirror.apply([Unreadable("jobs", "u1", 9)])
-    assert [gang.placement for gang in world.freeze().admitted] == held
+    admitted = world.freeze().admitted
+    assert [gang.placement for gang in admitted] == held
+    assert all(gang.held for gang in admitted)
 
 
 def test_a_running_gang_whose_object_no_longer_states_a_request_is_stopped_with_the_error() -> None:

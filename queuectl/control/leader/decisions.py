@@ -33,7 +33,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, PlannedStart, Snap
 from queuectl.domain.words import counted_gpus, gpu_hours_of, some
 from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.lifecycle.machine import handle
-from queuectl.lifecycle.outstanding_writes import planned_of
+from queuectl.lifecycle.outstanding_writes import as_checked, planned_of, request_digest
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.state.claims import priority_now
 from queuectl.state.durations import stated_of
@@ -102,6 +102,8 @@ class Decider:
             if isinstance(event, Admit):
                 limit = stated_of(entry, job, snapshot.config).limit
                 decided: Event = replace(event, planned=planned_of(job, limit))
+            elif isinstance(event, Reserve):
+                decided = replace(event, request=request_digest(job))
             else:
                 decided = event
             change = handle(entry, decided, now, snapshot.config.rules)
@@ -118,7 +120,7 @@ class Decider:
             return False
         if job.error is not None or job.forbidden is not None:
             return False
-        if _asked(entry, job) != workload.requested:
+        if _asked(entry, job) != workload.requested or not as_checked(entry, job):
             return False
         queue = config.cluster_queue_of(job.namespace, job.queue)
         if entry.cluster_queue != (queue.name if queue is not None else ""):

@@ -183,7 +183,7 @@ MOST_WORK: Final = 1 << 40
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ages:
-    """The inputs of the cost of some gangs, one entry per gang; NaN where nothing was declared."""
+    """The inputs of the cost of some gangs, one entry per gang; NaN where nothing was declared. A held gang starts at infinity."""
 
     started: NDArray[np.float64]
     checkpoint: NDArray[np.float64]
@@ -233,7 +233,7 @@ def ages_of(gangs: Sequence[Admitted], sizes: Sizes) -> Ages:
     nan = float("nan")
     gpus = [sizes.of_running(g) for g in gangs]
     return Ages(
-        np.array([g.started_at for g in gangs], dtype=np.float64),
+        np.array([np.inf if g.held else g.started_at for g in gangs], dtype=np.float64),
         np.array([nan if g.checkpoint_at is None else g.checkpoint_at for g in gangs], np.float64),
         np.array([nan if g.utilization is None else g.utilization for g in gangs], np.float64),
         np.array([size.accelerators for size in gpus], dtype=np.float64),

@@ -62,6 +62,8 @@ class _Protects:
 
 
 def _runs_briefly(question: _Question) -> float:
+    if question.gang.held:
+        return -inf
     return min(question.gang.started_at, question.now) + question.queue.protection.min_runtime
 
 

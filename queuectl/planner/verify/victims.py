@@ -135,7 +135,7 @@ def protected(index: PlanIndex, victim: Admitted) -> str | None:
     if queue is None:
         return None
     policy, now = queue.protection, index.snapshot.now
-    if min(victim.started_at, now) + policy.min_runtime > now:
+    if not victim.held and min(victim.started_at, now) + policy.min_runtime > now:
         return f"started at {victim.started_at:.0f}, {queue.name} lets it run {policy.min_runtime:.0f} s"
     last = max((min(at, now) for at in victim.evictions), default=None)
     if last is not None and last + policy.cooldown > now:
