@@ -1,7 +1,8 @@
 """One turn of a receiver: its undelivered events are sent, and its cursor moves past them.
 
 The cursor moves after the messages are sent. While messages after the cursor are sent, the claim stays with this process, which knows
-them: another one would send them once more. It does so after a crash.
+them: another one would send them once more. It does so after a crash. The claim also stays while the message about dropped events
+fails: the cursor moves in the meantime, and this process knows the id and the failures of the message.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ UNREADABLE_SECONDS: Final = 10.0
 DIGEST_ROWS: Final = LARGEST_BACKLOG
 LOOK_SECONDS: Final = 60.0
 """Pause of a digest without events."""
+NO_EVENT: Final = 0
+"""Instead of the id of an event, for the message about dropped events: the cursor passes it."""
 
 
 class ClaimLost(Exception):
@@ -60,7 +63,7 @@ class ClaimLost(Exception):
 
 @dataclass(slots=True)
 class _Send:
-    """One message to one place. ``event``: id in the outbox. ``kept``: it is not skipped, however often it fails."""
+    """One message to one place. ``event``: id in the outbox, or NO_EVENT. ``kept``: it is not skipped, however often it fails."""
 
     event: int
     message: Message
@@ -96,24 +99,41 @@ class Ahead:
     Attributes:
         tried: the messages that were sent or skipped, or that failed for another reason than a fault of the whole receiver.
         failing: mail addresses that were refused at the last try.
+        notice: the message about dropped events, until it is sent or skipped.
         digest_end: id of the last event of the digests that are being sent; None if none are. Later events are for the next ones.
     """
 
     tried: dict[Place, Trial] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
+    notice: Message | None = None
     digest_end: int | None = None
 
     def doubts(self, send: _Send) -> bool:
         """Whether a message that is not settled failed before, or its address did."""
         return send.place in self.tried or send.to in self.failing
 
-    def sent_after(self, line: int) -> bool:
-        """Whether a message after this line was sent."""
-        return any(each.sent and each.event > line for each in self.tried.values())
+    def needed(self, line: int) -> bool:
+        """Whether this process must go on: a message after this line was sent, or the one about dropped events failed by itself."""
+        return any(
+            each.event == NO_EVENT or (each.sent and each.event > line)
+            for each in self.tried.values()
+        )
 
     def forget(self, line: int) -> None:
         """Forget messages that the cursor has passed."""
-        self.tried = {place: each for place, each in self.tried.items() if each.event > line}
+        self.tried = {
+            place: each
+            for place, each in self.tried.items()
+            if each.event > line or each.event == NO_EVENT
+        }
+
+    def replace_notice(self, notice: Message | None) -> None:
+        """Take a new message about dropped events. One with the same text keeps its id, though the cursor has moved."""
+        if notice is None or self.notice is None or notice.text != self.notice.text:
+            self.notice = notice
+            self.tried = {
+                place: each for place, each in self.tried.items() if each.event != NO_EVENT
+            }
 
 
 @dataclass(slots=True)
@@ -139,7 +159,7 @@ class Turn:
     @property
     def kept_seconds(self) -> float:
         """For how long the claim is kept after this delivery."""
-        return CLAIM_SECONDS if self.ahead.sent_after(self.progress.line) else 0.0
+        return CLAIM_SECONDS if self.ahead.needed(self.progress.line) else 0.0
 
 
 class Delivery:
@@ -162,7 +182,7 @@ class Delivery:
         self._logged = Buckets(per_second=0.05, burst=5)
 
     async def run(self, turn: Turn) -> None:
-        """Send the undelivered events. Give the claim back, unless messages after the cursor were sent.
+        """Send the undelivered events. Give the claim back, unless this process must go on.
 
         Raises:
             ClaimLost: another replica has the claim.
@@ -190,27 +210,37 @@ class Delivery:
         begun = False
         while not turn.stopping and time.monotonic() < end:
             await self._drop(turn, bounds.max_age, bounds.max_rows)
-            begun |= await self._tell_dropped(turn, channel)
+            begun |= turn.progress.dropped > 0
+            notice = await self._notice(turn)
             sends, last = await self._sends(turn)
-            if last == turn.progress.line:
+            if last == turn.progress.line and not notice:
                 if not begun:
                     await self._pause(turn, UNREADABLE_SECONDS)
                     return
                 break
             begun = True
-            await self._chunk(turn, channel, sends, last)
+            await self._chunk(turn, channel, notice, sends, last)
         await self._end(turn)
 
-    async def _chunk(self, turn: Turn, channel: Channel, sends: Sequence[_Send], last: int) -> None:
-        """Send messages and move the cursor; ``last``: the id of the last event whose messages are among them."""
+    async def _chunk(
+        self,
+        turn: Turn,
+        channel: Channel,
+        notice: Sequence[_Send],
+        sends: Sequence[_Send],
+        last: int,
+    ) -> None:
+        """Send messages and move the cursor.
+
+        ``notice``: as :meth:`_notice` returns it. ``last``: the id of the last event whose messages are among ``sends``.
+        """
         try:
-            await self._pump(turn, channel, sends)
+            await self._pump(turn, channel, [*notice, *sends])
         finally:
             line = self._line(sends, last)
-            if line > turn.progress.line:
-                delivered = sum(each.sent and each.event <= line for each in sends)
-                await self._moved(turn, line, delivered)
-        self._raise_failure(sends)
+            delivered = sum(each.sent and each.event <= line for each in sends)
+            await self._advance(turn, notice, line, delivered)
+        self._raise_failure([*notice, *sends])
 
     @staticmethod
     def _raise_failure(sends: Sequence[_Send]) -> None:
@@ -323,7 +353,8 @@ class Delivery:
         new = [each for each in left if each.settled]
         for each in new:
             ahead.tried[each.place] = Trial(each.event, each.sent, each.skipped)
-        self._metrics.delivered(turn.name, sum(each.sent for each in new))
+        events = sum(each.sent and each.event != NO_EVENT for each in new)
+        self._metrics.delivered(turn.name, events)
         failed = [each for each in left if each.failure is not None and not each.failure.whole]
         ahead.failing |= {each.to for each in failed if each.failure and each.failure.address}
         ahead.failing -= {each.to for each in new if each.sent}
@@ -364,7 +395,7 @@ class Delivery:
         receiver, now = turn.receiver, time.time()
         max_age = receiver.bounds.max_age + receiver.digest_seconds
         await self._drop(turn, max_age, DIGEST_ROWS)
-        await self._tell_dropped(turn, channel)
+        notice = await self._notice(turn)
         digests, last = await self._collected(turn)
         first = min(
             (digest.first for digest in digests.values() if digest.first is not None),
@@ -373,15 +404,13 @@ class Delivery:
         )
         if first is None:
             turn.ahead.digest_end = None  # the events before it can be dropped in the meantime
-            if last > turn.progress.line:
-                await self._moved(turn, last, 0)
+            await self._chunk(turn, channel, notice, (), last)
             await self._pause(turn, min(LOOK_SECONDS, receiver.digest_seconds))
             return
         wait = first.at + receiver.digest_seconds - now
         # The clock of the leader can be ahead. One that is far ahead must not postpone the digest for years.
         if 0 < wait <= 2 * receiver.digest_seconds:
-            if first.id - 1 > turn.progress.line:
-                await self._moved(turn, first.id - 1, 0)
+            await self._chunk(turn, channel, notice, (), first.id - 1)
             await self._pause(turn, min(wait, receiver.digest_seconds))
             return
         turn.ahead.digest_end = last
@@ -393,14 +422,14 @@ class Delivery:
             for user, digest in digests.items()
             if user in addresses
         ]
-        await self._pump(turn, channel, sends)
-        self._raise_failure(sends)
-        if any(not each.settled for each in sends):
-            await self._end(turn)
-            return
-        delivered = sum(digests[user].counts.total() for user in digests if user in addresses)
-        await self._moved(turn, last, delivered)
-        turn.ahead.digest_end = None
+        await self._pump(turn, channel, [*notice, *sends])
+        if all(each.settled for each in sends):
+            delivered = sum(digests[user].counts.total() for user in digests if user in addresses)
+            await self._advance(turn, notice, last, delivered)
+            turn.ahead.digest_end = None
+        else:
+            await self._advance(turn, notice, turn.progress.line, 0)
+        self._raise_failure([*notice, *sends])
         await self._end(turn)
 
     async def _collected(self, turn: Turn) -> tuple[dict[str, Digest], int]:
@@ -439,19 +468,26 @@ class Delivery:
             if not self._logged.take(turn.name):
                 log.warning("notifications_dropped", receiver=turn.name, count=count)
 
-    async def _tell_dropped(self, turn: Turn, channel: Channel) -> bool:
-        """Send how many events were dropped, if there is a place for it that belongs to no single user. False if none were."""
-        progress, target = turn.progress, turn.receiver.target
-        if not progress.dropped:
-            return False
+    async def _notice(self, turn: Turn) -> Sequence[_Send]:
+        """The message about dropped events. Empty if none were dropped, or if each place belongs to one user: they count as reported."""
+        target = turn.receiver.target
         to = target.to if isinstance(target, SmtpTarget) else ""
-        if to or not isinstance(target, SmtpTarget):
-            send = _Send(progress.line, self._messages.of_dropped(progress, time.time()), to)
-            await self._send(turn, channel, send)
-            if send.failure is not None:
-                raise send.failure
-        await self._moved(turn, progress.line, 0, reported=progress.dropped)
-        return True
+        if turn.progress.dropped and isinstance(target, SmtpTarget) and not to:
+            await self._moved(turn, turn.progress.line, 0, reported=turn.progress.dropped)
+        progress = turn.progress
+        made = self._messages.of_dropped(progress, time.time()) if progress.dropped else None
+        turn.ahead.replace_notice(made)
+        return [_Send(NO_EVENT, turn.ahead.notice, to)] if turn.ahead.notice else []
+
+    async def _advance(
+        self, turn: Turn, notice: Sequence[_Send], line: int, delivered: int
+    ) -> None:
+        """Move the cursor up to a line. The dropped events count as reported once their message is settled."""
+        reported = turn.progress.dropped if any(each.settled for each in notice) else 0
+        if reported or line > turn.progress.line:
+            await self._moved(turn, line, delivered, reported=reported)
+        if reported:
+            turn.ahead.replace_notice(None)
 
     async def _moved(self, turn: Turn, line: int, delivered: int, *, reported: int = 0) -> None:
         progress = turn.progress

@@ -76,31 +76,44 @@ class MailChannel:
 
     async def send(self, message: Message, to: str) -> None:
         """Send one message."""
+        recipient = to or self._target.to
         try:
-            content = mail(message, self._target.sender, to or self._target.to)
+            content = mail(message, self._target.sender, recipient).as_bytes()
         except InvalidReceiver as error:
             raise MessageRefused(str(error)) from error
+        whole, address = True, False
         try:
             async with asyncio.timeout(MAIL_SECONDS):
-                smtp = self._smtp
-                if smtp is None or not smtp.is_connected:
-                    smtp = self._smtp = await self._connected()
-                await smtp.send_message(content, sender=self._target.sender)
-        except AddressRefused as error:
-            raise NotDelivered(str(error)) from error
-        except aiosmtplib.SMTPRecipientsRefused as error:
-            code = max(each.code for each in error.recipients)
-            raise _recipient_refused(code) from error
+                if self._smtp is None or not self._smtp.is_connected:
+                    self._smtp = await self._connected()
+                await self._smtp.mail(self._target.sender)
+                # From here on, the address or the content can be the cause. If it is the server, the next connection fails.
+                whole, address = False, True
+                await self._smtp.rcpt(recipient)
+                address = False
+                await self._smtp.data(content)
+        except aiosmtplib.SMTPRecipientRefused as error:
+            await self._reset()
+            raise _recipient_refused(error.code) from error
         except aiosmtplib.SMTPDataError as error:
+            await self._reset()
             raise _content_refused(error.code) from error
-        except aiosmtplib.SMTPAuthenticationError as error:
-            raise NotDelivered(f"the mail server refuses the login (SMTP {error.code})") from error
-        except aiosmtplib.SMTPResponseException as error:
-            raise NotDelivered(f"SMTP {error.code}") from error
-        except TimeoutError as error:
-            raise NotDelivered("the mail server does not answer within 5 seconds") from error
-        except (aiosmtplib.SMTPException, OSError, ValueError, InvalidReceiver) as error:
-            raise NotDelivered(_reason(error)) from error
+        except (aiosmtplib.SMTPException, OSError, ValueError, AddressRefused) as error:
+            self._disconnect()
+            raise NotDelivered(_reason(error), whole=whole, address=address) from error
+
+    async def _reset(self) -> None:
+        """Prepare the connection for the next mail after one that the server refused."""
+        if self._smtp is not None:
+            try:
+                await self._smtp.rset()
+            except (aiosmtplib.SMTPException, OSError):
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        """End a connection on which an answer is missing: it could come later, and count for another mail."""
+        if self._smtp is not None:
+            self._smtp.close()
 
     async def close(self) -> None:
         """Take leave of the server and close the connection, whether it answers or not."""
@@ -183,8 +196,14 @@ def _content_refused(code: int) -> Exception:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, InvalidReceiver):
+    if isinstance(error, (AddressRefused, InvalidReceiver)):
         return str(error)
+    if isinstance(error, aiosmtplib.SMTPAuthenticationError):
+        return f"the mail server refuses the login (SMTP {error.code})"
+    if isinstance(error, aiosmtplib.SMTPResponseException):
+        return f"SMTP {error.code}"
+    if isinstance(error, TimeoutError):
+        return "the mail server does not answer within 5 seconds"
     cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return "the certificate is not valid for the host"

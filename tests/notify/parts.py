@@ -129,6 +129,26 @@ async def https_server(tls: Tls, handler: Handler = accepted) -> AsyncIterator[R
     await runner.cleanup()
 
 
+Fault = Callable[[SMTP], Awaitable[str]]
+
+
+async def stalls(_: SMTP) -> str:
+    """The server never answers."""
+    return await asyncio.Future()
+
+
+async def hangs_up(server: SMTP) -> str:
+    """The server closes the connection."""
+    assert server.transport is not None
+    server.transport.close()
+    return await asyncio.Future()
+
+
+async def babbles(_: SMTP) -> str:
+    """The server answers with a line that has no code."""
+    return "what?"
+
+
 @dataclass
 class Mailbox:
     """A real mail server with a login, and the mails that it got."""
@@ -138,18 +158,33 @@ class Mailbox:
     logins: list[bytes] = field(default_factory=list)
     refuse_to: Mapping[str, str] = field(default_factory=dict)
     refuse_data: str = ""
+    faults: Mapping[str, Fault] = field(default_factory=dict)
+    """By command, or by mail address for RCPT: what happens instead of an answer."""
+
+    async def handle_MAIL(  # noqa: N802 - by aiosmtpd
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, _: list[str]
+    ) -> str:
+        del session
+        if "MAIL" in self.faults:
+            return await self.faults["MAIL"](server)
+        envelope.mail_from = address
+        return "250 OK"
 
     async def handle_RCPT(  # noqa: N802 - by aiosmtpd
         self, server: SMTP, session: Session, envelope: Envelope, address: str, _: list[str]
     ) -> str:
-        del server, session
+        del session
+        if address in self.faults:
+            return await self.faults[address](server)
         if address in self.refuse_to:
             return self.refuse_to[address]
         envelope.rcpt_tos.append(address)
         return "250 OK"
 
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802
-        del server, session
+        del session
+        if "DATA" in self.faults:
+            return await self.faults["DATA"](server)
         if self.refuse_data:
             return self.refuse_data
         self.mails.append(envelope)

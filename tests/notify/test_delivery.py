@@ -336,6 +336,108 @@ async def test_the_message_about_dropped_events_is_sent_again_until_it_is_taken(
     assert lab.count("notifications_dropped_total") == 2
 
 
+async def test_a_message_about_dropped_events_that_always_fails_delays_no_event() -> None:
+    lab = Lab(webhook(bounds=Bounds(max_age=60, max_rows=10)))
+    ids: list[str] = []
+
+    async def fails(message: Message, _: str) -> None:
+        if message.type.endswith("dropped"):
+            ids.append(message.id)
+            raise NotDelivered("HTTP 500", whole=False)
+
+    lab.inboxes["ops"].answer = fails
+    await lab.begin()
+    lab.add(*jobs(12))
+    inbox, cursor = lab.inboxes["ops"], lab.tables.cursors["ops", Mode.IMMEDIATE]
+    async with lab.running(replicas=2):
+        await lab.until(lambda: len(inbox.got) == 10)
+        await lab.until(lambda: cursor.progress.failures > MOST_ATTEMPTS)
+        assert cursor.progress.dropped == 2, "no other message is delivered in the meantime"
+        for number in range(12, 12 + MOST_ATTEMPTS):
+            tries = len(ids)
+            lab.add(event(number, at=0.0))
+            await lab.until(lambda n=number: len(inbox.got) == n - 1)  # type: ignore[misc]
+            await lab.until(lambda n=tries: len(ids) > n or not cursor.progress.dropped)  # type: ignore[misc]
+        await lab.until(lambda: not cursor.progress.dropped)
+    assert sorted(inbox.names) == sorted(f"train-{n}" for n in range(2, 12 + MOST_ATTEMPTS))
+    assert set(ids) == {"lab-dropped-ops-2"}
+    assert lab.count("notifications_refused_total") == 1
+    assert lab.count("notifications_delivered_total") == 10 + MOST_ATTEMPTS
+
+
+async def test_a_message_about_dropped_events_that_failed_is_sent_after_the_events() -> None:
+    lab = Lab(webhook(bounds=Bounds(max_age=60, max_rows=10)))
+    tries = 0
+
+    async def fails(message: Message, _: str) -> None:
+        nonlocal tries
+        tries += message.type.endswith("dropped")
+        if message.type.endswith("dropped") and tries < MOST_ATTEMPTS:
+            raise NotDelivered("HTTP 500", whole=False)
+
+    lab.inboxes["ops"].answer = fails
+    await lab.begin()
+    lab.add(*jobs(12))
+    cursor = lab.tables.cursors["ops", Mode.IMMEDIATE]
+    async with lab.running():
+        await lab.until(lambda: tries == MOST_ATTEMPTS and not cursor.progress.dropped)
+        assert lab.inboxes["ops"].names[-1] == "Notifications dropped"
+        lab.add(*jobs(12))
+        await lab.until(lambda: len(lab.inboxes["ops"].got) == 22)
+    told = [m for m, _ in lab.inboxes["ops"].got if m.type.endswith("dropped")]
+    assert [(message.id, message.json["dropped"]) for message in told] == [
+        ("lab-dropped-ops-2", 2),
+        ("lab-dropped-ops-14", 2),
+    ]
+
+
+async def test_mail_about_dropped_events_that_always_fails_delays_no_mail_to_users() -> None:
+    lab = Lab(mail(to="ops@a.example", bounds=Bounds(max_age=60, max_rows=10)))
+    lab.inboxes["mail"].at_once = 1
+    await lab.begin()
+    lab.tables.addresses["ada"] = "ada@a.example"
+    await lab.store.subscribe(Subscription("ada", Scope.USER, "ada", "mail"))
+
+    async def answer(_: Message, to: str) -> None:
+        if to.startswith("ops"):
+            raise NotDelivered("SMTP 452", whole=False, address=True)
+
+    lab.inboxes["mail"].answer = answer
+    lab.add(*jobs(12))
+    async with lab.running():
+        await lab.until(lambda: len(lab.inboxes["mail"].got) == 10)
+    assert sorted(lab.inboxes["mail"].names) == sorted(f"train-{n}" for n in range(2, 12))
+
+
+@pytest.mark.parametrize("due", [False, True])
+async def test_a_message_about_dropped_events_that_always_fails_delays_no_digest(
+    due: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``due``: the digests are due at the first try of the message, or after some tries."""
+    audience = Audience("ops", everything=True, mode=Mode.DIGEST)
+    lab = Lab(webhook(audience=audience, digest_seconds=60.0))
+    monkeypatch.setattr(delivery, "DIGEST_ROWS", 10)
+
+    async def fails(message: Message, _: str) -> None:
+        if message.type.endswith("dropped"):
+            raise NotDelivered("HTTP 500", whole=False)
+
+    lab.inboxes["ops"].answer = fails
+    await lab.begin()
+    cursor = lab.tables.cursors["ops", Mode.DIGEST]
+    lab.add(*(replace(each, at=-61.0 if due else 0.0) for each in jobs(12)))
+    async with lab.running():
+        if not due:
+            await lab.until(lambda: cursor.progress.failures > MOST_ATTEMPTS)
+            assert lab.inboxes["ops"].got == []
+            clock = SimpleNamespace(time=lambda: time.time() + 60.0, monotonic=time.monotonic)
+            monkeypatch.setattr(delivery, "time", clock)
+        await lab.until(lambda: len(lab.inboxes["ops"].got) == 1)
+        await lab.until(lab.settled)
+    ((message, _),) = lab.inboxes["ops"].got
+    assert message.json["events"] == 10
+
+
 # ---- Mail to users, subscriptions and digests
 
 

@@ -17,7 +17,18 @@ from queuectl.notify import channels, mail
 from queuectl.notify.channels import MessageRefused, NotDelivered
 from queuectl.notify.receivers import Receiver, SmtpSecurity
 from queuectl.notify.transports import Transports
-from tests.notify.parts import Names, Tls, mail_server, message, raw_server, smtp
+from tests.notify.parts import (
+    Fault,
+    Names,
+    Tls,
+    babbles,
+    hangs_up,
+    mail_server,
+    message,
+    raw_server,
+    smtp,
+    stalls,
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +94,42 @@ async def test_a_refused_address_or_mail_is_skipped_and_others_are_not(tls: Tls)
             await channel.send(message(), "ada@lab.example")
         assert (later.value.whole, later.value.address) == (False, False)
         await channel.close()
+    assert [mail.rcpt_tos for mail in got.mails] == [["ada@lab.example"]]
+
+
+@pytest.mark.parametrize("fault", [stalls, hangs_up, babbles])
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        ("MAIL", (True, False)),
+        ("bad@lab.example", (False, True)),
+        ("DATA", (False, False)),
+    ],
+)
+async def test_a_mail_without_a_proper_answer_fails_alone_once_its_address_is_sent(
+    tls: Tls,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    fault: Fault,
+    expected: tuple[bool, bool],
+) -> None:
+    monkeypatch.setattr(mail, "SEND_SECONDS", 1.0)
+    async with mail_server(tls, faults={place: fault}) as got:
+        channel = Transports("lab", Names().book()).open(smtp(tls, got.port))
+        for _ in range(2):
+            with pytest.raises(NotDelivered) as failed:
+                await channel.send(message(), "bad@lab.example")
+            assert (failed.value.whole, failed.value.address) == expected
+        got.faults = {}
+        await channel.send(message(), "ada@lab.example")
+        assert len(got.logins) == 3, "each failure ends its connection"
+        got.faults = {place: hangs_up}
+        with pytest.raises(NotDelivered):
+            await channel.send(message(), "bad@lab.example")
+    with pytest.raises(NotDelivered) as failed:
+        await channel.send(message(), "ada@lab.example")
+    assert failed.value.whole, "the server is down"
+    await channel.close()
     assert [mail.rcpt_tos for mail in got.mails] == [["ada@lab.example"]]
 
 
