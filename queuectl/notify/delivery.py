@@ -99,18 +99,25 @@ class Ahead:
     Attributes:
         tried: the messages that were sent or skipped, or that failed for another reason than a fault of the whole receiver.
         failing: mail addresses that were refused at the last try.
+        suspected: mail addresses to which messages failed and, since then, none was sent.
         notice: the message about dropped events, until it is sent or skipped.
         digest_end: id of the last event of the digests that are being sent; None if none are. Later events are for the next ones.
     """
 
     tried: dict[Place, Trial] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
+    suspected: set[str] = field(default_factory=set)
     notice: Message | None = None
     digest_end: int | None = None
 
-    def doubts(self, send: _Send) -> bool:
-        """Whether a message that is not settled failed before, or its address did."""
-        return send.place in self.tried or send.to in self.failing
+    def doubts(self, send: _Send) -> int:
+        """How doubtful a message is that is not settled.
+
+        2 if it failed before or its address was refused, 1 if other messages to its address failed, otherwise 0.
+        """
+        if send.place in self.tried or send.to in self.failing:
+            return 2
+        return int(send.to in self.suspected)
 
     def needed(self, line: int) -> bool:
         """Whether this process must go on: a message after this line was sent, or the one about dropped events failed by itself."""
@@ -311,7 +318,7 @@ class Delivery:
     async def _pump(self, turn: Turn, channel: Channel, sends: Sequence[_Send]) -> None:
         """Send messages over a channel, several at a time, until too many fail or it must stop.
 
-        Those that failed before are the last ones. An address that is refused gets no further message.
+        The most doubtful ones are the last ones. An address that is refused gets no further message.
         """
         for each in sends:
             if (trial := turn.ahead.tried.get(each.place)) is not None:
@@ -357,7 +364,10 @@ class Delivery:
         self._metrics.delivered(turn.name, events)
         failed = [each for each in left if each.failure is not None and not each.failure.whole]
         ahead.failing |= {each.to for each in failed if each.failure and each.failure.address}
-        ahead.failing -= {each.to for each in new if each.sent}
+        ahead.suspected |= {each.to for each in failed if each.to}
+        sent = {each.to for each in new if each.sent}
+        ahead.failing -= sent
+        ahead.suspected -= sent
         # The receiver can break after a delivery, so only a new one counts. The digests of one time have no later ones to try.
         signs = sends if turn.progress.mode is Mode.DIGEST else new
         blamed = any(each.sent for each in signs)

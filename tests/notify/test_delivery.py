@@ -261,6 +261,44 @@ async def test_mail_that_always_fails_delays_no_mail_to_other_addresses(number: 
         assert lab.count("notifications_refused_total", "mail") >= min(number, 2) * len(failing)
 
 
+async def test_many_mails_to_one_address_that_fail_delay_no_mail_to_other_addresses() -> None:
+    lab = Lab(mail())
+    lab.inboxes["mail"].at_once = 1
+    await lab.begin()
+    for user in ("ada", "bob"):
+        lab.tables.addresses[user] = f"{user}@a.example"
+        await lab.store.subscribe(Subscription(user, Scope.USER, user, "mail"))
+    tries = 0
+
+    async def answer(_: Message, to: str) -> None:
+        nonlocal tries
+        tries += to.startswith("ada")
+        if to.startswith("ada"):
+            raise NotDelivered("SMTP 451", whole=False)
+
+    lab.inboxes["mail"].answer = answer
+    lab.add(*(event(n, at=0.0, user="ada") for n in range(300)))
+    lab.add(*(event(n, at=0.0, user="bob") for n in range(300, 310)))
+    async with lab.running():
+        await lab.until(lambda: len(lab.inboxes["mail"].got) == 10)
+    assert tries <= 2 * delivery.MOST_FAILURES
+
+
+async def test_a_mail_that_always_fails_delays_no_mail_to_the_same_address() -> None:
+    lab = Lab(mail(to="ops@a.example"))
+    lab.inboxes["mail"].at_once = 1
+    await lab.begin()
+
+    async def answer(message: Message, _: str) -> None:
+        if int(message.subject.rpartition("-")[2]) < 10:
+            raise NotDelivered("SMTP 451", whole=False)
+
+    lab.inboxes["mail"].answer = answer
+    lab.add(*jobs(300))
+    async with lab.running():
+        await lab.until(lambda: len(lab.inboxes["mail"].got) == 290)
+
+
 @pytest.mark.parametrize("address", [False, True])
 async def test_mail_that_failed_is_delivered_when_its_address_takes_it(address: bool) -> None:
     lab = Lab(mail(to="ops@a.example"))
