@@ -184,9 +184,10 @@ def test_a_user_holds_no_more_than_the_limit_and_others_start(installation: Inst
 
         submit("ann", "first")
         workspace.until_state("first", "Running")
-        for name in ("second", "third"):
-            submit("ann", name)
+        # Gangs that are created in one second and observed together have no order among them.
+        submit("ann", "second")
         until_reason(workspace, "second", "Pending", "MaxPerUserExceeded")
+        submit("ann", "third")
         until_reason(workspace, "third", "Pending", "WaitingInOrder")
         restart_in_test_faults(workspace)
         submit("ben", "other")
