@@ -815,6 +815,7 @@ usage_curves: Final = Table(
 )
 usage_progress: Final = _single_row(
     "usage_progress",
+    seconds("begins", nullable=True),
     seconds("until", nullable=True),
-    comment="end of the time that usage_hours accounts for; null = none",
+    comment="the time in which the cluster was accounted for; null = none",
 )

@@ -113,9 +113,10 @@ class UsageLedger:
     async def progress(self) -> UsageProgress:
         """The time up to which everything is accounted for, and the next mark."""
         async with self._snapshot("reading the usage ledger") as connection:
-            until = await connection.scalar(select(usage_progress.c.until))
+            times = select(usage_progress.c.begins, usage_progress.c.until)
+            begins, until = (await connection.execute(times)).one()
             rows = await connection.execute(select(usage_meters))
-            return UsageProgress(until, {uid: _meter(uid, meter) for uid, meter in rows})
+            return UsageProgress(begins, until, {uid: _meter(uid, meter) for uid, meter in rows})
 
     async def marks(self, limit: int) -> tuple[tuple[int, Mark], ...]:
         """Marks that are not folded yet, with their ids, oldest first."""
@@ -265,7 +266,8 @@ async def _move_on(
 ) -> None:
     await require_epoch(connection, epoch)
     there = usage_progress.c.until.is_not_distinct_from(over)
-    moved = await connection.execute(update(usage_progress).where(there).values(until=until))
+    times = {"begins": func.coalesce(usage_progress.c.begins, until), "until": until}
+    moved = await connection.execute(update(usage_progress).where(there).values(times))
     if moved.rowcount != 1:
         raise StaleSnapshot("the usage ledger has been written in the meantime")
 

@@ -259,8 +259,15 @@ class ClusterAmounts:
 
 @dataclass(frozen=True, slots=True)
 class UsageProgress:
-    """Progress of the ledger: ``until`` is the time up to which all hours are made (None = none is), with all meters by uid."""
+    """Progress of the ledger.
 
+    Attributes:
+        begins: of the first folding; None = there was none. GPUs that gangs held before come from Kueue.
+        until: the time up to which all hours are made; None = none is.
+        meters: all, by uid.
+    """
+
+    begins: float | None
     until: float | None
     meters: Mapping[str, Meter]
 

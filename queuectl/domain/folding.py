@@ -94,6 +94,7 @@ class Fold:
         accounts: Accounts | None = None,
         *,
         oldest: float = -inf,
+        begins: float = -inf,
     ) -> None:
         """All times are unix seconds.
 
@@ -103,10 +104,12 @@ class Fold:
             terms: the rules of accounting.
             accounts: of the folds before; None = there were none.
             oldest: nothing counts before; a workload can be older than the hours that are kept.
+            begins: of the ledger. Nothing is known about the cluster before, so its GPUs are those that gangs held.
         """
         self._since = since
         self._until = until
         self._oldest = oldest
+        self._begins = begins
         self._terms = terms
         self.accounts = accounts or Accounts()
         self.hours: dict[HourKey, Amounts] = {}
@@ -209,12 +212,22 @@ class Fold:
                     self.spans.setdefault(meter.subject.uid, []).append(held)
                 for hour, span in by_hour(begins, ends):
                     self._hold(meter, hour, span, sample)
+            if min(start, end) < self._begins:
+                self._hold_before(meter, min(start, self._begins), min(end, self._begins))
 
     def _hold(self, meter: Meter, hour: int, span: int, sample: GangUse | None) -> None:
         for held in meter.held:
             row = self._row(meter, hour, held.flavor, held.price)
             amount = span * in_parts(held.gpus)
             _allocate(row, amount, sample, self._terms.prices.get(held.price))
+
+    def _hold_before(self, meter: Meter, start: float, end: float) -> None:
+        """Count the GPUs that a workload held before the ledger began; ``divide`` takes them from those that are unallocated."""
+        parts = sum(in_parts(held.gpus) for held in meter.held)
+        for hour, span in by_hour(start, end):
+            row = self.cluster.setdefault(hour, ClusterAmounts())
+            row.physical += span * parts
+            row.unallocated += span * parts
 
     def _row(self, meter: Meter, hour: int, flavor: str, price: str) -> Amounts:
         key = (hour, self._account(meter), flavor, price)

@@ -373,7 +373,8 @@ class StoreConformance:
         """No leader knows what ran since the backup. The Lease knows that there were others."""
         store = await open_store()
         epoch = await store.take_over("a", 0)
-        assert (await store.usage.progress()).until is None
+        progress = await store.usage.progress()
+        assert (progress.begins, progress.until) == (None, None)
         fold = Fold(0.0, 600.0, AccountingTerms())
         await store.usage.keep(fold, over=None, until=600.0, marks=(), epoch=epoch, free={})
         mark = Mark("u1", 590.0, 595.0, UsagePhase.WAITS, 0, 8)
@@ -387,7 +388,9 @@ class StoreConformance:
             epoch = await store.take_over("b", epoch, 600)
             assert (await store.usage.progress()).until == 600.0
             await store.take_over("b", epoch, 601)
-        until = (await store.usage.progress()).until
+        progress = await store.usage.progress()
+        until = progress.until
+        assert progress.begins == 600.0
         assert until is not None
         assert until == pytest.approx(before, abs=60.0)
         ((_, moved),) = await store.usage.marks(10)

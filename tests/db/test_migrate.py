@@ -28,7 +28,7 @@ from queuectl.db.tables import metadata
 from queuectl.domain.errors import StoreError, UnusableSchema
 from tests.support.postgres import TestPostgres
 
-HEAD = "0117_pre"
+HEAD = "0118_pre"
 REVISION = """
 from alembic import op
 

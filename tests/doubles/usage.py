@@ -57,6 +57,7 @@ AMOUNTS = tuple(f.name for f in fields(Amounts))
 class MemoryUsageTables:
     until: float | None = None
     number: int = 0
+    begins: float | None = None
     marks: list[tuple[int, Mark]] = field(default_factory=list)
     meters: dict[str, Meter] = field(default_factory=dict)
     subjects: dict[UUID, Subject] = field(default_factory=dict)
@@ -91,7 +92,7 @@ class MemoryUsage:
 
     async def progress(self) -> UsageProgress:
         tables, _ = await self._reach()
-        return UsageProgress(tables.until, dict(tables.meters))
+        return UsageProgress(tables.begins, tables.until, dict(tables.meters))
 
     async def marks(self, limit: int) -> tuple[tuple[int, Mark], ...]:
         tables, _ = await self._reach()
@@ -123,6 +124,7 @@ class MemoryUsage:
         last = max(marks, default=0)
         if sum(number <= last for number, _ in tables.marks) != len(marks):
             raise StaleSnapshot("marks of the usage ledger have been folded in the meantime")
+        tables.begins = until if tables.begins is None else tables.begins
         tables.until = until
         tables.marks = [(number, mark) for number, mark in tables.marks if number > last]
         changed = {**tables.meters, **fold.meters}

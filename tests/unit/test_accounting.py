@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from queuectl.domain.accounting import (
     HOUR,
+    MILLISECONDS,
+    UNITS,
     Accounting,
     AccountingTerms,
     Amounts,
+    ClusterGpus,
     FlavorGpus,
     LostWork,
     Mark,
@@ -226,6 +229,28 @@ def test_a_recreated_workload_does_not_count_its_earlier_wait_again() -> None:
     fold = Fold(T, T + 100, TERMS)
     fold.workload(RUNS, [mark(T + 10, UsagePhase.GONE), back])
     assert (total(fold).allocated, total(fold).waiting) == (80.0, 50.0)
+
+
+@pytest.mark.parametrize("begins", [T - HOUR - 900, T - 600, T])
+def test_no_gpus_are_missing_before_the_ledger_began(begins: int) -> None:
+    """A gang that Kueue started can hold GPUs for hours before queuectl observes the cluster."""
+    fold = Fold(T, T + 60, TERMS, begins=begins)
+    fold.workload(None, [mark(T - 2 * HOUR, UsagePhase.HOLDS)])
+    fold.divide(ClusterGpus(physical=20))
+    held = {hour: row.allocated // UNITS for hour, row in fold.cluster.items()}
+    assert held == {T - 2 * HOUR: 8 * HOUR, T - HOUR: 8 * HOUR, T: 8 * 60}
+    before = (span for hour, span in by_hour(begins, T) if hour < T)
+    missing = -8 * sum(before) / MILLISECONDS
+    unallocated = sum(row.unallocated for hour, row in fold.cluster.items() if hour < T) / UNITS
+    assert unallocated == missing, "earlier foldings have divided this time"
+    assert fold.cluster[T].unallocated // UNITS == 12 * 60
+
+    back = Fold(T, T, TERMS, begins=begins)
+    back.workload(RUNS, [mark(T - 2 * HOUR, UsagePhase.GONE)])
+    back.divide(ClusterGpus())
+    assert {hour: (-row.physical, -row.unallocated) for hour, row in back.cluster.items()} == {
+        hour: (row.physical, row.unallocated) for hour, row in fold.cluster.items() if hour < T
+    }, "a correction takes the same back"
 
 
 STEPS = st.lists(

@@ -106,6 +106,7 @@ class Accountant:
         self._clock = clock
         self._epoch = epoch
         self._cache = cache
+        self._begins: float | None = None
         self._until: float | None = None
         self._meters: dict[str, Meter] | None = None
         self._accounts = Accounts()
@@ -142,7 +143,8 @@ class Accountant:
     async def _account(self) -> None:
         if self._meters is None:
             progress = await self._store.progress()
-            self._until, self._meters = progress.until, dict(progress.meters)
+            self._begins, self._until = progress.begins, progress.until
+            self._meters = dict(progress.meters)
             self._accounts = Accounts()
             self._curves = dict(await self._store.curves(self._meters))
             self._checked = False
@@ -203,7 +205,8 @@ class Accountant:
         over = self._until
         since = now if over is None else over
         until = max(now, since) if whole else since
-        fold = await self._fold(meters, marks, since, until, whole=whole)
+        self._begins = begins = since if self._begins is None else self._begins
+        fold = await self._fold(meters, marks, (begins, since, until), whole=whole)
         free: Mapping[str, Free] = {}
         cluster = ClusterGpus()
         if whole:
@@ -233,16 +236,16 @@ class Accountant:
         self,
         meters: Mapping[str, Meter],
         marks: Sequence[tuple[int, Mark]],
-        since: float,
-        until: float,
+        times: tuple[float, float, float],
         *,
         whole: bool,
     ) -> Fold:
+        begins, since, until = times
         of: dict[str, list[Mark]] = {}
         for _, mark in marks:
             of.setdefault(mark.uid, []).append(mark)
         rules, oldest = terms(self._facts.config()), self._oldest(until)
-        fold = Fold(since, until, rules, self._accounts, oldest=oldest)
+        fold = Fold(since, until, rules, self._accounts, oldest=oldest, begins=begins)
         old = [uid for uid, first in of.items() if uid not in meters and first[0].at < since]
         known = await self._store.accounted(old) if old else frozenset()
         if known:
