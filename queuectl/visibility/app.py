@@ -30,7 +30,6 @@ from queuectl.domain.errors import (
     TooManyReviews,
 )
 from queuectl.domain.identity import Caller, Right
-from queuectl.domain.ledger import Entry
 from queuectl.visibility import discovery
 from queuectl.visibility.answers import JobAnswers, document
 from queuectl.visibility.identity import NotIdentified
@@ -38,7 +37,7 @@ from queuectl.visibility.objects import GROUP, PLURAL, object_name
 from queuectl.visibility.requests import (
     ListOptions,
     ReadTarget,
-    chosen,
+    all_chosen,
     continuation,
     segments,
     target_of,
@@ -151,7 +150,7 @@ class VisibilityApp:
         await self._require(request, target.right("list", options.name))
         as_table = wants_table(request.headers.get("accept", ""))
         workloads = await self._known()
-        entries = await asyncio.to_thread(_chosen, workloads, target, options)
+        entries = await asyncio.to_thread(all_chosen, workloads.by_key, target, options)
         page = entries[: options.limit] if options.limit else entries
         metadata: dict[str, Any] = {"resourceVersion": str(workloads.version)}
         if len(page) < len(entries):
@@ -189,15 +188,6 @@ class VisibilityApp:
             text = "the database does not answer, and this replica has read nothing from it yet"
             raise StatusError(503, text, {"Retry-After": RETRY_SECONDS})
         return workloads
-
-
-def _chosen(workloads: KnownWorkloads, target: ReadTarget, options: ListOptions) -> list[Entry]:
-    """The workloads of a list, after the one at which the last answer ended."""
-    return [
-        entry
-        for key, entry in workloads.by_key.items()
-        if (options.after is None or key > options.after) and chosen(entry, target, options)
-    ]
 
 
 def _not_found(workloads: KnownWorkloads, target: ReadTarget) -> str:

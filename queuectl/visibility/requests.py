@@ -109,6 +109,17 @@ def chosen(entry: Entry, target: ReadTarget, options: ListOptions) -> bool:
     )
 
 
+def all_chosen(
+    workloads: Mapping[ObjectKey, Entry], target: ReadTarget, options: ListOptions
+) -> list[Entry]:
+    """The workloads of a list or a watch, after the one at which the last answer ended. Call it on a thread: there can be many."""
+    return [
+        entry
+        for key, entry in workloads.items()
+        if (options.after is None or key > options.after) and chosen(entry, target, options)
+    ]
+
+
 def continuation(key: ObjectKey) -> str:
     """The option ``continue`` of the next list, after this object."""
     return base64.urlsafe_b64encode(orjson.dumps(key)).decode()

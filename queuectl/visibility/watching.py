@@ -21,7 +21,7 @@ from queuectl.domain.ledger import Entry
 from queuectl.visibility.answers import JobAnswers, document
 from queuectl.visibility.changes import ChangeLog, JobChange
 from queuectl.visibility.objects import API_VERSION, KIND, QueuedJob
-from queuectl.visibility.requests import ListOptions, ReadTarget, chosen
+from queuectl.visibility.requests import ListOptions, ReadTarget, all_chosen, chosen
 from queuectl.visibility.rows import KnownWorkloads, LastKnown
 from queuectl.visibility.status import JSON, status
 from queuectl.visibility.tables import PARTIAL, table
@@ -126,7 +126,8 @@ class Watch:
         self, workloads: KnownWorkloads, head: list[bool]
     ) -> AsyncGenerator[bytes, None]:
         """The events for all objects that exist."""
-        entries = [one for one in workloads.by_key.values() if self._matches(one)]
+        known = workloads.by_key
+        entries = await asyncio.to_thread(all_chosen, known, self.target, self.options)
         for start in range(0, len(entries), PAGE):
             events = [("ADDED", one) for one in entries[start : start + PAGE]]
             yield await self._encoded(events, workloads.versions, head)
