@@ -15,5 +15,6 @@ def upgrade() -> None:
     comment = "the time in which the cluster was accounted for; null = none"
     op.create_table_comment("usage_progress", comment)
     op.add_column("usage_progress", sa.Column("begins", sa.Double(), nullable=True))
-    first = "SELECT min(hour) FROM usage_fleet"
-    op.execute(f"UPDATE usage_progress SET begins = ({first}) WHERE until IS NOT NULL")
+    op.execute(
+        "UPDATE usage_progress SET begins = (SELECT min(hour) FROM usage_fleet) WHERE until IS NOT NULL"
+    )
