@@ -2,6 +2,7 @@
 
 # No postponed annotations here: see routes/config.py.
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -303,7 +304,7 @@ def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
 
 def _stated_use(body: dict[str, Any]) -> Sequence[Used]:
     """The past use in the status of a Kueue LocalQueue, which queuectl imports if it has none for it. Raises DocumentError."""
-    stated = read_used([as_document(body)])
+    stated = read_used([as_document(body)], time.time())
     return [used for used in stated if used.account.scope is AccountScope.LOCAL_QUEUE]
 
 
