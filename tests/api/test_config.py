@@ -11,14 +11,18 @@ import httpx2
 import pytest
 import yaml
 
+from queuectl.api.app import create_app
 from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.objects.configuration.links import MAX_COHORTS
-from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, QUEUE_PATH
+from queuectl.telemetry.metrics import MetricsRecorder
+from tests.api.conftest import talking_to
+from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, QUEUE_PATH, FixedHealth
 from tests.doubles.store import MemoryStore
 
 FLAVOR_PATH = "/api/v1/resourceflavors/h100"
 TOPOLOGY_PATH = "/api/v1/topologies/racks"
 LOCAL_PATH = "/api/v1/namespaces/team-a/localqueues/default"
+USE_PATH = "/api/v1/queueuse"
 
 
 async def put(
@@ -111,6 +115,24 @@ async def test_an_unreadable_document_of_another_release_does_not_fail_a_put(
     (warning,) = answer.json()["warnings"]
     assert warning.startswith("ResourceFlavor h100: the names it refers to were not checked: ")
     assert "Topology/racks" in warning
+
+
+async def test_a_read_follows_the_last_configuration_without_an_invalid_document(
+    client: httpx2.AsyncClient, memory: MemoryStore, metrics: MetricsRecorder
+) -> None:
+    """As the leader does."""
+    await put(client, QUEUE_PATH, CLUSTER_QUEUE)
+    before = await client.get(USE_PATH)
+    assert before.status_code == 200
+    await memory.put_config({**DOCUMENTS[TOPOLOGY_PATH], "spec": {"levels": []}})
+    assert (await client.get(USE_PATH)).json() == before.json()
+    async with talking_to(create_app(memory, FixedHealth(), metrics.registry)) as started:
+        refused = await started.get(USE_PATH)
+        assert refused.status_code == 503
+        assert refused.json()["type"].endswith("/not-known-yet")
+        assert "racks" not in refused.text
+        await put(started, TOPOLOGY_PATH, DOCUMENTS[TOPOLOGY_PATH])
+        assert (await started.get(USE_PATH)).json() == before.json()
 
 
 async def test_a_put_reads_only_the_documents_that_the_object_refers_to(
