@@ -35,7 +35,7 @@ from queuectl.domain.gpus import rounded, summed
 from queuectl.domain.plan import Cost, Eviction, Plan, Proof
 from queuectl.domain.reasons import Reason
 from queuectl.domain.redaction import ANOTHER_TEAM, namespaces_in
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.what_if import WhatIfResult
 from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.configuration.queue_config import is_config
@@ -184,7 +184,7 @@ class _GangPlan:
 
 def named_namespaces(trial: WhatIfResult) -> frozenset[str]:
     """The namespaces of the gangs in a plan, and of the LocalQueues in its warnings."""
-    gangs = (*trial.after.pending, *trial.after.admitted)
+    gangs: Iterable[Pending | Admitted] = (*trial.after.pending, *trial.after.admitted)
     warned = frozenset[str]().union(*map(namespaces_in, trial.warnings))
     queues = {namespace for namespace, _ in trial.after.config.local_queues}
     return frozenset(gang.workload.namespace for gang in gangs) | (warned & queues)
