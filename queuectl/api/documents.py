@@ -2,9 +2,10 @@
 
 # No postponed annotations here: see routes/config.py.
 
-from collections.abc import Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from fastapi import Request
@@ -22,7 +23,7 @@ from queuectl.api.dry_run import (
     seen_excesses,
     write_verb,
 )
-from queuectl.api.params import check_write, etag, unchanged
+from queuectl.api.params import check_write, etag, matches_any, unchanged
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.reading import merged
@@ -45,6 +46,8 @@ from queuectl.objects.errors import DocumentError
 from queuectl.objects.kubernetes.past_use import read_used
 
 P = ProblemType
+_TRIES: Final = 5
+"""Of a write over each version, while others write the same object."""
 
 
 class Documents:
@@ -119,32 +122,40 @@ class Documents:
         """Store a document that was parsed before."""
         body = _addressed(body, key)
         document, warnings = await self._checked(body)
-        stored = await self._present(key, if_match, if_none_match)
-        self._refuse_write(key, "edit" if stored is not None else "apply")
         conditional = if_match is not None or if_none_match is not None
         used = _stated_use(body)
-        return await self._keep(
-            request, key, document, warnings, stored, used, conditional=conditional
-        )
+
+        async def kept() -> Response:
+            stored = await self._present(key, if_match, if_none_match)
+            self._refuse_write(key, "edit" if stored is not None else "apply")
+            return await self._keep(
+                request, key, document, warnings, stored, used, conditional=conditional
+            )
+
+        return await _written(kept, if_match)
 
     async def patch(
         self, request: Request, key: DocumentKey, if_match: str | None, *, dry_run: bool
     ) -> Response:
-        """Change the version that the caller has read, not a later one."""
+        """Change the version that the caller has read, not a later one; with ``*``, the current one."""
         if if_match is None:
             detail = "a PATCH needs If-Match: the ETag of what you have read, or *"
             raise ApiProblem(P.PRECONDITION_REQUIRED, detail)
         patch = await self._bodies.patch(request)
-        stored = await self._store.get_config(key)
-        if stored is None:
-            raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
-        check_write(stored.version, if_match, None)
-        given = _addressed(merged(stored.document, patch), key)
-        if dry_run:
-            return JSONResponse(await self._dry_run(request, key, given))
-        self._refuse_write(key, "edit")
-        document, warnings = await self._checked(given)
-        return await self._keep(request, key, document, warnings, stored, (), conditional=True)
+
+        async def kept() -> Response:
+            stored = await self._store.get_config(key)
+            if stored is None:
+                raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
+            check_write(stored.version, if_match, None)
+            given = _addressed(merged(stored.document, patch), key)
+            if dry_run:
+                return JSONResponse(await self._dry_run(request, key, given))
+            self._refuse_write(key, "edit")
+            document, warnings = await self._checked(given)
+            return await self._keep(request, key, document, warnings, stored, (), conditional=True)
+
+        return await _written(kept, if_match)
 
     async def _checked(self, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The stored form of the document, and warnings."""
@@ -169,12 +180,9 @@ class Documents:
         *,
         conditional: bool,
     ) -> Response:
-        """Store it, with the past use that it states; ``conditional``: only over the version that was read."""
+        """Store it, with the past use that it states; ``conditional``: only over the version that was read. Can raise Conflict."""
         before = stored.version if stored is not None else 0
-        try:
-            version = await self._store.put_config(document, before if conditional else None, used)
-        except Conflict as error:
-            raise ApiProblem(P.PRECONDITION_FAILED, str(error)) from error
+        version = await self._store.put_config(document, before if conditional else None, used)
         change = "unchanged" if version == before else "configured" if before else "created"
         warnings = (*warnings, *await self._dangling(key, document))
         shown = _shown(ConfigDocument(document, version))
@@ -231,17 +239,19 @@ class Documents:
             if await self._present(key, if_match, None) is None:
                 raise ApiProblem(P.NOT_FOUND, f"{key} does not exist")
             return Response(status_code=204)
-        before = None
-        if if_match is not None:
-            stored = await self._present(key, if_match, None)
-            before = stored.version if stored is not None else 0
-        try:
-            await self._store.delete_config(key, before)
-        except NotFound as error:
-            raise ApiProblem(P.NOT_FOUND, f"{key} does not exist") from error
-        except Conflict as error:
-            raise ApiProblem(P.PRECONDITION_FAILED, str(error)) from error
-        return Response(status_code=204)
+
+        async def removed() -> Response:
+            before = None
+            if if_match is not None:
+                stored = await self._present(key, if_match, None)
+                before = stored.version if stored is not None else 0
+            try:
+                await self._store.delete_config(key, before)
+            except NotFound as error:
+                raise ApiProblem(P.NOT_FOUND, f"{key} does not exist") from error
+            return Response(status_code=204)
+
+        return await _written(removed, if_match)
 
     def _refuse_write(self, key: DocumentKey, verb: str) -> None:
         """Refuse a write of configuration that objects of the cluster own: the leader would undo it.
@@ -277,6 +287,22 @@ class Documents:
         return stored
 
 
+async def _written(write: Callable[[], Awaitable[Response]], if_match: str | None) -> Response:
+    """The answer of a write, which reads the stored version first. ``*`` matches each version, so a Conflict is tried again.
+
+    Raises:
+        Problem: precondition-failed.
+    """
+    tries = _TRIES if if_match is not None and matches_any(if_match) else 1
+    while True:
+        tries -= 1
+        try:
+            return await write()
+        except Conflict as error:
+            if not tries:
+                raise ApiProblem(P.PRECONDITION_FAILED, str(error)) from error
+
+
 def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
     """The document, if it matches the path. The path gives a missing namespace."""
     metadata = document.get("metadata")
@@ -303,7 +329,7 @@ def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
 
 def _stated_use(body: dict[str, Any]) -> Sequence[Used]:
     """The past use in the status of a Kueue LocalQueue, which queuectl imports if it has none for it. Raises DocumentError."""
-    stated = read_used([as_document(body)])
+    stated = read_used([as_document(body)], time.time())
     return [used for used in stated if used.account.scope is AccountScope.LOCAL_QUEUE]
 
 

@@ -183,8 +183,13 @@ def unchanged(version: int | str, if_none_match: str | None) -> bool:
     return _matches(etag(version), "If-None-Match", if_none_match, weak=True)
 
 
+def matches_any(condition: str) -> bool:
+    """Whether a header is ``*``, which each version of an object matches."""
+    return condition.strip() == "*"
+
+
 def _matches(current: str | None, header: str, content: str, *, weak: bool) -> bool:
-    if content.strip() == "*":
+    if matches_any(content):
         return current is not None
     return current in _tags(header, content, weak=weak)
 

@@ -34,8 +34,8 @@ from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.gpus import rounded, summed
 from queuectl.domain.plan import Cost, Eviction, Plan, Proof
 from queuectl.domain.reasons import Reason
-from queuectl.domain.redaction import ANOTHER_TEAM
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.redaction import ANOTHER_TEAM, namespaces_in
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.what_if import WhatIfResult
 from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.configuration.queue_config import is_config
@@ -182,6 +182,14 @@ class _GangPlan:
     cost: Cost | None = None
 
 
+def named_namespaces(trial: WhatIfResult) -> frozenset[str]:
+    """The namespaces of the gangs in a plan, and of the LocalQueues in its warnings."""
+    gangs: Iterable[Pending | Admitted] = (*trial.after.pending, *trial.after.admitted)
+    warned = frozenset[str]().union(*map(namespaces_in, trial.warnings))
+    queues = {namespace for namespace, _ in trial.after.config.local_queues}
+    return frozenset(gang.workload.namespace for gang in gangs) | (warned & queues)
+
+
 def plan_view(trial: WhatIfResult, visible: Visible) -> PlanView:
     """The plan with the changes, compared with the plan without them."""
     presenter = _PlanPresenter(trial, visible)
@@ -214,7 +222,7 @@ def plan_view(trial: WhatIfResult, visible: Visible) -> PlanView:
         waits=views(new, changed, same[:MOST_WAITING]),
         omitted=len(same[MOST_WAITING:]),
         over_quota=presenter.excesses(),
-        warnings=[*presenter.taken(), *trial.warnings],
+        warnings=[*presenter.taken(), *presenter.warnings()],
         ignored=[IgnoredView(object=one.object, reason=one.reason) for one in trial.ignored],
     )
 
@@ -280,9 +288,7 @@ class _PlanPresenter:
         covered = {one.ref for one in others if not self._sees(one)}
         own = {self._known[uid].ref for uid in self._submitted}
         self._taken = {(one.kind, one.ref) for one in others if self._sees(one)}
-        self._redactor = redactor_for(
-            {one.namespace for one in self._known.values()}, visible, own - covered
-        )
+        self._redactor = redactor_for(named_namespaces(trial), visible, own - covered)
 
     def view(self, uid: str, gang_plan: _GangPlan, before: _GangPlan | None) -> GangOutcomeView:
         workload = self._known[uid]
@@ -319,6 +325,10 @@ class _PlanPresenter:
             ExcessView(**{**one, "workloads": [name(ref) for ref in one["workloads"]]})
             for one in found
         ]
+
+    def warnings(self) -> list[str]:
+        """Warnings of the trial, each once: those about objects of others can be the same without their names."""
+        return list(dict.fromkeys(map(self._redactor.text, self._trial.warnings)))
 
     def taken(self) -> list[str]:
         """Warnings of names that exist already, if the caller is allowed to see these gangs."""

@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+import structlog
 import yaml
 
-from queuectl.api.problems import ApiProblem, ProblemType
+from queuectl.api.problems import RETRY_SECONDS, ApiProblem, ProblemType
 from queuectl.db.ports import ApiStore
+from queuectl.domain.errors import BadInput
 from queuectl.domain.queries import ConfigChanges
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.words import UNSTORABLE
 from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.documents import place_of, problem_of
 from queuectl.objects.yaml_loader import YamlLoader
+
+_log = structlog.get_logger(source="queuectl.api")
 
 # ---- The stored configuration
 
@@ -32,26 +37,39 @@ class CurrentConfiguration:
     def __init__(self, store: ApiStore) -> None:
         self._store = store
         self._catalog = Catalog()
+        self._revision: int | None = None
         self._config: QueueConfig | None = None
         self._reading = asyncio.Lock()
 
     async def config(self) -> QueueConfig:
-        """The current configuration without QuotaOverrides.
+        """The current configuration without QuotaOverrides; like the leader's, the last one that could be read.
 
         Raises:
-            DocumentError: a document is invalid.
+            Problem: not-known-yet, if none could be read.
             StoreUnavailable: no response from the database.
         """
         async with self._reading:
-            known = self._config.revision if self._config is not None else 0
-            changes = await self._store.config_changes(known, self._catalog.keys)
-            if self._config is None or self._config.revision != changes.revision:
-                self._config = await asyncio.to_thread(self._follow, changes)
+            changes = await self._store.config_changes(self._revision or 0, self._catalog.keys)
+            if changes.revision != self._revision:
+                await asyncio.to_thread(self._follow, changes)
+                self._revision = changes.revision
+            if self._config is None:
+                detail = "this process cannot read the configuration; its log has the reason"
+                raise ApiProblem(
+                    ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)}
+                )
             return self._config
 
-    def _follow(self, changes: ConfigChanges) -> QueueConfig:
+    def _follow(self, changes: ConfigChanges) -> None:
         self._catalog.follow(changes)
-        return self._catalog.config(changes.revision)
+        try:
+            self._config = self._catalog.config(changes.revision)
+        except BadInput as error:  # stored by another release, or changed in the database
+            held = self._config
+            _log.exception(
+                "configuration_unreadable", error=str(error), previous_in_force=held is not None
+            )
+            self._config = replace(held, revision=changes.revision) if held is not None else None
 
 
 # ---- JSON and YAML

@@ -17,9 +17,10 @@ _KEY: Final = (
     r"(?:[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 )
 _VALUE: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
-_EQUALITY: Final = re.compile(rf"\s*({_KEY})\s*(==|=|!=)\s*({_VALUE})\s*")
-_SET: Final = re.compile(rf"\s*({_KEY})\s+(in|notin)\s*\(([^()]*)\)\s*")
-_PRESENCE: Final = re.compile(rf"\s*(!?)\s*({_KEY})\s*")
+# For terms without spaces around them. Two repetitions of spaces with only optional parts between them would take quadratic time.
+_EQUALITY: Final = re.compile(rf"({_KEY})\s*(==|=|!=)\s*({_VALUE})")
+_SET: Final = re.compile(rf"({_KEY})\s+(in|notin)\s*\(([^()]*)\)")
+_PRESENCE: Final = re.compile(rf"(!?)\s*({_KEY})")
 _FIELD: Final = re.compile(r"([A-Za-z.]{1,64})(==|=|!=)((?:[^\\,=]|\\[\\,=]){0,253})")
 _ESCAPED: Final = re.compile(r"\\([\\,=])")
 
@@ -90,7 +91,7 @@ def exact(selector: Selector, key: str) -> str | None:
 
 
 def _parts(text: str, form: str) -> list[str]:
-    """The terms of a selector: the texts between commas outside parentheses."""
+    """The terms of a selector: the texts between commas outside parentheses, without spaces around them."""
     if len(text) > LONGEST:
         raise BadInput(f"the {form} selector has more than {LONGEST} characters")
     if not text.strip():
@@ -107,9 +108,9 @@ def _parts(text: str, form: str) -> list[str]:
         elif sign == ")" and form == "label":
             depth -= 1
         elif sign == "," and depth <= 0:
-            parts.append(text[start:index])
+            parts.append(text[start:index].strip())
             start = index + 1
-    parts.append(text[start:])
+    parts.append(text[start:].strip())
     if len(parts) > MOST_TERMS:
         raise BadInput(f"the {form} selector has more than {MOST_TERMS} terms")
     return parts
@@ -131,13 +132,13 @@ def _label_term(text: str) -> SelectorCondition:
     if presence := _PRESENCE.fullmatch(text):
         absent, key = presence.groups()
         return SelectorCondition(key, Match.ABSENT if absent else Match.EXISTS)
-    raise BadInput(f"the label selector is malformed at {text.strip()[:100]!r}")
+    raise BadInput(f"the label selector is malformed at {text[:100]!r}")
 
 
 def _field_term(text: str, fields: Collection[str]) -> SelectorCondition:
-    equality = _FIELD.fullmatch(text.strip())
+    equality = _FIELD.fullmatch(text)
     if equality is None:
-        raise BadInput(f"the field selector is malformed at {text.strip()[:100]!r}")
+        raise BadInput(f"the field selector is malformed at {text[:100]!r}")
     key, sign, value = equality.groups()
     if key not in fields:
         supported = ", ".join(sorted(fields))

@@ -73,7 +73,8 @@ class Ledgers:
         """Of a gang that holds capacity."""
         entry, workload = self._entry(gang, job, gang.created_at or 0.0), gang.workload
         stated = workload.started_at if workload is not None else None
-        started = next((at for at in (stated, gang.created_at) if at is not None), self.now)
+        known = next((at for at in (stated, gang.created_at) if at is not None), self.now)
+        started = min(self.now, known)
         queue = self.config.cluster_queues.get(entry.cluster_queue)
         limit = queue.execution.limit(job.max_execution) if queue is not None else job.max_execution
         entry = replace(

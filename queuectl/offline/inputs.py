@@ -122,7 +122,7 @@ def read_snapshot(
     parts.records += parts.nodes
     parts.jobs = [defaulted(job, config) for job in parts.jobs]
     assembly = Assembly(parts, stated, config, clock)
-    assembly.state.past_use = StoredUse(read_used(parts.configs), config)
+    assembly.state.past_use = StoredUse(read_used(parts.configs, clock), config)
     snapshot = assembly.snapshot()
     account = accounted(listed, assembly.fates(snapshot), parts.pods, kinds)
     parts.warnings.extend(_about(snapshot, parts))

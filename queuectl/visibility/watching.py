@@ -139,6 +139,14 @@ class Watch:
 
     async def _changed(self, changes: Sequence[JobChange], head: list[bool]) -> bytes:
         """The events of changes that concern this client."""
+        # On a thread: a selector can have hundreds of terms, and a watch can begin with thousands of changes.
+        events, versions = await asyncio.to_thread(self._chosen, changes)
+        return await self._encoded(events, versions, head) if events else b""
+
+    def _chosen(
+        self, changes: Sequence[JobChange]
+    ) -> tuple[list[tuple[str, Entry]], dict[str, int]]:
+        """The types of the events with their workloads, and the versions of these by uid."""
         events: list[tuple[str, Entry]] = []
         versions: dict[str, int] = {}
         for change in changes:
@@ -147,7 +155,7 @@ class Watch:
                 kind = "MODIFIED" if was and matches else "ADDED" if matches else "DELETED"
                 events.append((kind, change.last))
                 versions[change.last.uid] = change.version
-        return await self._encoded(events, versions, head) if events else b""
+        return events, versions
 
     async def _encoded(
         self, events: Sequence[tuple[str, Entry]], versions: Mapping[str, int], head: list[bool]

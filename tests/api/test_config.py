@@ -11,14 +11,18 @@ import httpx2
 import pytest
 import yaml
 
+from queuectl.api.app import create_app
 from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.objects.configuration.links import MAX_COHORTS
-from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, QUEUE_PATH
+from queuectl.telemetry.metrics import MetricsRecorder
+from tests.api.conftest import AnyStore, talking_to
+from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, QUEUE_PATH, FixedHealth
 from tests.doubles.store import MemoryStore
 
 FLAVOR_PATH = "/api/v1/resourceflavors/h100"
 TOPOLOGY_PATH = "/api/v1/topologies/racks"
 LOCAL_PATH = "/api/v1/namespaces/team-a/localqueues/default"
+USE_PATH = "/api/v1/queueuse"
 
 
 async def put(
@@ -27,6 +31,10 @@ async def put(
     return await api.put(
         path, json=document, headers={k.replace("_", "-"): v for k, v in headers.items()}
     )
+
+
+def with_spec(document: dict[str, Any], **fields: str) -> dict[str, Any]:
+    return {**document, "spec": {**document["spec"], **fields}}
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
@@ -111,6 +119,25 @@ async def test_an_unreadable_document_of_another_release_does_not_fail_a_put(
     (warning,) = answer.json()["warnings"]
     assert warning.startswith("ResourceFlavor h100: the names it refers to were not checked: ")
     assert "Topology/racks" in warning
+
+
+async def test_a_read_follows_the_last_configuration_without_an_invalid_document(
+    memory: MemoryStore, metrics: MetricsRecorder
+) -> None:
+    """As the leader does."""
+    async with talking_to(create_app(memory, FixedHealth(), metrics.registry)) as running:
+        await put(running, QUEUE_PATH, CLUSTER_QUEUE)
+        before = await running.get(USE_PATH)
+        assert before.status_code == 200
+        await memory.put_config({**DOCUMENTS[TOPOLOGY_PATH], "spec": {"levels": []}})
+        assert (await running.get(USE_PATH)).json() == before.json()
+    async with talking_to(create_app(memory, FixedHealth(), metrics.registry)) as started:
+        refused = await started.get(USE_PATH)
+        assert refused.status_code == 503
+        assert refused.json()["type"].endswith("/not-known-yet")
+        assert "racks" not in refused.text
+        await put(started, TOPOLOGY_PATH, DOCUMENTS[TOPOLOGY_PATH])
+        assert (await started.get(USE_PATH)).json() == before.json()
 
 
 async def test_a_put_reads_only_the_documents_that_the_object_refers_to(
@@ -259,6 +286,40 @@ class TestPreconditions:
         assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match="*")).status_code == 412
         await put(api, QUEUE_PATH, CLUSTER_QUEUE)
         assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match="*")).status_code == 200
+
+    @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE"])
+    async def test_a_write_over_each_version_is_not_refused_for_another_write_in_between(
+        self,
+        api: httpx2.AsyncClient,
+        store: AnyStore,
+        monkeypatch: pytest.MonkeyPatch,
+        method: str,
+    ) -> None:
+        await put(api, QUEUE_PATH, CLUSTER_QUEUE)
+        get_config = store.get_config
+        fields = iter([{"stopPolicy": "Hold"}])
+
+        async def changed_after(key: DocumentKey) -> ConfigDocument | None:
+            read = await get_config(key)
+            for field in fields:
+                await store.put_config(with_spec(CLUSTER_QUEUE, **field))
+            return read
+
+        monkeypatch.setattr(store, "get_config", changed_after)
+        own = {"queueingStrategy": "BestEffortFIFO"}
+        body = {"PUT": with_spec(CLUSTER_QUEUE, **own), "PATCH": {"spec": own}, "DELETE": None}
+        media = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"If-Match": "*", "Content-Type": media}
+        answer = await api.request(
+            method, QUEUE_PATH, content=json.dumps(body[method]), headers=headers
+        )
+        assert answer.is_success, answer.text
+        spec = {} if method == "DELETE" else answer.json()["object"]["spec"]
+        assert [spec.get(name) for name in ("queueingStrategy", "stopPolicy")] == {
+            "PUT": ["BestEffortFIFO", None],
+            "PATCH": ["BestEffortFIFO", "Hold"],
+            "DELETE": [None, None],
+        }[method]
 
     async def test_one_matching_tag_of_several_is_enough(self, api: httpx2.AsyncClient) -> None:
         tag = (await put(api, QUEUE_PATH, CLUSTER_QUEUE)).headers["etag"]

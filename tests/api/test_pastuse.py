@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,8 +89,8 @@ async def test_without_usage_based_fair_sharing_the_list_is_empty(
     assert (await api.get(PATH)).json() == {"asOf": None, "items": []}
 
 
-def stated(amount: str) -> dict[str, Any]:
-    status = {"consumedResources": {"nvidia.com/gpu": amount}, "lastUpdate": "2026-01-01T00:00:00Z"}
+def stated(amount: str, at: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
+    status = {"consumedResources": {"nvidia.com/gpu": amount}, "lastUpdate": at}
     return {
         **LOCAL_QUEUE,
         "apiVersion": "kueue.x-k8s.io/v1beta2",
@@ -104,6 +105,15 @@ async def test_past_use_that_kueue_states_is_taken_over_once(
     assert await store.past_use() == (Used(OWN, 1767225600.0, {"nvidia.com/gpu": 8.0}),)
     await api.put(LOCAL_PATH, json=stated("99"))
     assert [used.amounts for used in await store.past_use()] == [{"nvidia.com/gpu": 8.0}]
+
+
+async def test_past_use_of_the_future_counts_from_now_on(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
+    begun = time.time()
+    await api.put(LOCAL_PATH, json=stated("8", "2099-01-01T00:00:00Z"))
+    (used,) = await store.past_use()
+    assert begun <= used.at <= time.time()
 
 
 async def test_a_document_that_is_not_stored_starts_no_past_use(

@@ -356,6 +356,17 @@ async def test_gangs_of_others_are_anonymous() -> None:
     assert "hidden" not in answer.text
 
 
+async def test_local_queues_of_others_are_anonymous_in_warnings() -> None:
+    deleted = [{"kind": "ClusterQueue", "name": "pool"}]
+    text = (await asked_by_a_tenant(seen(), delete=deleted)).json()["warnings"]
+    assert [one for one in text if one.startswith("LocalQueue")] == [
+        "LocalQueue default/research: ClusterQueue pool does not exist",
+        f"LocalQueue {ANOTHER_TEAM}: ClusterQueue pool does not exist",
+    ]
+    seen_by_all = (await tried(seen(), delete=deleted))["warnings"]
+    assert "LocalQueue other/research: ClusterQueue pool does not exist" in seen_by_all
+
+
 async def test_a_submitted_job_with_the_name_of_a_hidden_gang_reveals_nothing() -> None:
     """A caller cannot find the names of other teams' gangs by guessing."""
     theirs = runs("secret", "n0", "n1", "n2", "n3", namespace="other")

@@ -558,6 +558,11 @@ def test_a_job_and_its_workload_are_one_gang_under_the_jobs_name() -> None:
     assert given_.snapshot.other_pods == {}
 
 
+def test_a_workload_that_was_admitted_after_the_time_of_the_plan_starts_at_this_time() -> None:
+    given_ = load(workload("w", status=on_hosts(r1_a=2)), now=1787380000.0)
+    assert [gang.started_at for gang in given_.snapshot.admitted] == [1787380000.0]
+
+
 def test_a_resumed_job_occupies_the_nodes_of_its_pods_and_is_charged_their_flavor() -> None:
     given_ = load(
         job(uid="job-1", suspend=False),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +67,35 @@ def test_malformed_and_long_selectors_are_refused():
         with suppress(BadInput):
             read.append((text[:50], field_selector(text, FIELDS)))
     assert read == []
+
+
+HOSTILE = [
+    *("{}(", "{}!", "!{}", "!{}(", "a{}", "a{}(", "a{}b", "a{}=", "a{}=({}", "a={}", "a={}!"),
+    *("{}a{}=={}b{}(", "a={}b(", "a in{}", "a{}in{}(", "a in{}({}", "a in ({})!", "a in ({},{})b"),
+]
+"""Texts that a parser can read again and again, with the repeated part as braces."""
+
+
+def seconds_of(read: Callable[[str], object], text: str) -> float:
+    """Of the processor, without interruptions by others: the fastest of several runs."""
+    taken = []
+    for _ in range(5):
+        began = time.thread_time()
+        with suppress(BadInput):
+            read(text)
+        taken.append(time.thread_time() - began)
+    return min(taken)
+
+
+@pytest.mark.parametrize("repeated", [" ", "\t", "a", "a-", "=", "!", "a ", "\\"])
+@pytest.mark.parametrize("text", HOSTILE)
+def test_the_time_to_read_a_selector_grows_with_its_length(text: str, repeated: str):
+    def hostile(length: int) -> str:
+        return text.replace("{}", repeated * (length // len(repeated) // text.count("{}")))
+
+    for read in (label_selector, partial(field_selector, fields=FIELDS)):
+        short, long = (seconds_of(read, hostile(length)) for length in (1_000, 16_000))
+        assert long < 64 * short  # 16 times as long: 256 times the time would be quadratic
 
 
 @given(st.text(alphabet="ab=!(), in\\.", max_size=40))

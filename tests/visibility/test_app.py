@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.ledger import State
+from queuectl.domain.selectors import Selector, matches
+from queuectl.visibility import requests
 from queuectl.visibility.app import VisibilityApp
 from queuectl.visibility.discovery import AGGREGATED_TYPE
 from queuectl.visibility.identity import NotIdentified
@@ -354,6 +357,27 @@ async def test_a_watch_continues_on_another_replica(served: Served):
     assert summary(found) == [("MODIFIED", "job-running", "Evicting")]
     after = found[0]["object"]["metadata"]["resourceVersion"]
     assert int(after) >= int(version)
+
+
+async def test_no_list_or_watch_matches_its_selector_on_the_event_loop(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    threads: list[int] = []
+
+    def noted(selector: Selector, labels: Mapping[str, str]) -> bool:
+        threads.append(threading.get_ident())
+        return matches(selector, labels)
+
+    monkeypatch.setattr(requests, "matches", noted)
+    answer = await served.get(f"{JOBS}?labelSelector=none")
+    version = answer.json()["metadata"]["resourceVersion"]
+    served.change("running", state=State.EVICTING)
+    await served.get(JOBS)
+    assert await events(served, "labelSelector=none") == []
+    listed = len(threads)
+    assert await events(served, f"resourceVersion={version}&labelSelector=none") == []
+    assert len(threads) > listed > 0
+    assert threading.get_ident() not in threads
 
 
 async def test_a_watch_without_a_version_begins_with_all_objects(served: Served):

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.openapi import responses
+from queuectl.api.problems import ProblemType
 from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.schemas import PastUseItem, PastUseView, maybe
 from queuectl.db.ports import ApiStore
@@ -33,7 +34,7 @@ def add_routes(
         operation_id="listPastUse",
         summary="The past use of LocalQueues, ClusterQueues and users, as last sampled",
         description="A caller that can get reports in some namespaces only sees the LocalQueues of these namespaces.",
-        responses=responses(),
+        responses=responses(ProblemType.NOT_KNOWN_YET),
     )
     async def list_past_use(request: Request) -> PastUseView:
         seen = await guard.visible(request, "get", "reports", store.namespaces)

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
 from queuectl.api.openapi import model_body, responses
-from queuectl.api.plans import PlanBody, PlanView, plan_view, with_manifests
+from queuectl.api.plans import PlanBody, PlanView, named_namespaces, plan_view, with_manifests
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import RETRY_SECONDS, ApiProblem, ProblemType, not_known_yet
 from queuectl.domain.errors import TookTooLong
@@ -64,14 +64,13 @@ def add_routes(
             raise ApiProblem(P.TOOK_TOO_LONG, str(error), retry) from error
         if trial is None:
             raise not_known_yet()
-        known = trial.after
+        answer = trial
 
         async def namespaces() -> Iterable[str]:
-            waiting = {pending.workload.namespace for pending in known.pending}
-            return waiting | {gang.workload.namespace for gang in known.admitted}
+            return named_namespaces(answer)
 
         visible = await guard.visible(request, "list", "workloads", namespaces)
-        return await bodies.work(lambda: plan_view(trial, visible))
+        return await bodies.work(lambda: plan_view(answer, visible))
 
 
 async def _while_connected(request: Request, answer: Coroutine[Any, Any, _Answer]) -> _Answer:

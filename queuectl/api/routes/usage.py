@@ -111,7 +111,7 @@ def add_routes(
         tags=_TAGS,
         operation_id="reportCost",
         summary="Cost of the allocated GPU-hours",
-        responses=responses(ProblemType.INVALID_PARAMETER),
+        responses=responses(ProblemType.INVALID_PARAMETER, ProblemType.NOT_KNOWN_YET),
     )
     async def report_cost(report: RequestedReport) -> CostReport:
         return cost_report(report, (await stated.config()).rules.accounting.currency)

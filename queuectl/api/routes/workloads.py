@@ -238,7 +238,7 @@ def _explain(
         tags=_TAGS,
         operation_id=f"efficiency{tag}Workload",
         summary="Its use of GPUs, CPU and memory, GPU-hours, cost and nodes, also after it has finished",
-        responses=_ONE,
+        responses=responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
     )
     async def efficiency(entry: FoundEntry) -> JobEfficiencyView:
         return await efficiencies.of(entry)

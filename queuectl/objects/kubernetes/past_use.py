@@ -40,10 +40,11 @@ class _LocalQueue(Wire):
     status: _Status | None = None
 
 
-def read_used(documents: Iterable[Document]) -> tuple[Used, ...]:
+def read_used(documents: Iterable[Document], now: float) -> tuple[Used, ...]:
     """Of the LocalQueues among configuration documents, and of ClusterQueues as the sum of theirs. Users are not stated.
 
-    The amounts are used as they are: they are at most one sampling interval old.
+    The amounts are used as they are: they are at most one sampling interval old. A time after ``now`` (unix seconds) counts as ``now``:
+    until then, what the queue holds would add nothing.
 
     Raises:
         DocumentError: an amount is malformed.
@@ -58,6 +59,7 @@ def read_used(documents: Iterable[Document]) -> tuple[Used, ...]:
             continue
         namespace, name = queue.metadata.namespace or "default", queue.metadata.name
         own = PastUseAccount.of_local_queue(namespace, name)
+        at = min(at, now)
         used[own] = Used(own, at, amounts)
         whole = PastUseAccount(AccountScope.CLUSTER_QUEUE, queue.spec.cluster_queue)
         known = used.get(whole) or Used(whole, at)
