@@ -324,7 +324,7 @@ class Loop:
             self._writer.drop()
 
     async def _cycle_for_ever(self) -> None:
-        clock, discarded = asyncio.get_running_loop().time, 0  # cycles in a row
+        clock, unavailable = asyncio.get_running_loop().time, 0  # cycles in a row
         while True:
             with self.progress.idle():
                 await self._wakeup.wait()
@@ -334,11 +334,16 @@ class Loop:
             try:
                 with cycle_context(self._writer.cycle):
                     await self._cycle()
-            except (StaleSnapshot, StoreUnavailable) as error:
-                self._log_discarded(error)
+            except StaleSnapshot as error:
+                log.info("plan_discarded", reason=DiscardReason.STALE, error=str(error))
+                self._metrics.discarded(DiscardReason.STALE)
+                await self._reload()
+            except StoreUnavailable as error:
+                log.warning("database_not_reached", error=str(error))
+                self._metrics.discarded(DiscardReason.UNAVAILABLE)
                 # The state is read again without a pause only once: a database that refuses writes can answer reads.
-                await self._reload_after(discarded)
-                discarded += 1
+                await self._reload_after(unavailable)
+                unavailable += 1
             except Fenced:
                 self._metrics.discarded(DiscardReason.FENCED)
                 raise
@@ -348,16 +353,8 @@ class Loop:
                 self._writer.drop()
                 await self._reload_after(found.failures)
             else:
-                discarded = 0
+                unavailable = 0
                 self._containment.passed(Boundary.TASK, _CYCLE)
-
-    def _log_discarded(self, error: StaleSnapshot | StoreUnavailable) -> None:
-        if isinstance(error, StaleSnapshot):
-            log.info("plan_discarded", reason=DiscardReason.STALE, error=str(error))
-            self._metrics.discarded(DiscardReason.STALE)
-        else:
-            log.warning("database_not_reached", error=str(error))
-            self._metrics.discarded(DiscardReason.UNAVAILABLE)
 
     async def _reload_after(self, failures: int) -> None:
         """Continue with the state that the records and the ledger have, after the pause for so many failures in a row; 0: at once."""
