@@ -29,13 +29,13 @@ def recover_command(
     It reads the settings of `queuectl serve`: QUEUECTL_DATABASE_URL, QUEUECTL_KUBECONFIG, QUEUECTL_NAMESPACE.
     """
     from queuectl.control.composition import recovered, recovery_check
-    from queuectl.control.settings import Settings
+    from queuectl.control.settings import read_settings
 
-    documents = read_objects(files)
+    settings, documents = read_settings(), read_objects(files)
     if dry_run:
-        typer.echo(asyncio.run(recovery_check(Settings(), documents)))
+        typer.echo(asyncio.run(recovery_check(settings, documents)))
     else:
-        _print(asyncio.run(recovered(Settings(), documents)))
+        _print(asyncio.run(recovered(settings, documents)))
 
 
 def _print(recovered: Recovered) -> None:

@@ -478,13 +478,13 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
     """Make the ledger again from the cluster, in a database that has lost it; ``documents``: the configuration.
 
     Raises:
-        BadInput: a document or a declared kind is wrong, or the database has workloads.
+        BadInput: a document or a declared kind is wrong, no database is given, or it has workloads.
         StoreError, ClusterError: no connection, or no response.
     """
     kinds = job_kinds(settings)
     configuration = [validate(document)[0] for document in with_names(map(named, documents))]
     async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(provided(settings.database_url))
+        url = await stack.enter_async_context(provided(settings.database_url, existing=True))
         await upgrade(url)
         # All workloads are one transaction.
         database = replace(

@@ -294,6 +294,8 @@ class Supervisor:
         touched = self._mirror.apply(deltas)
         if self._leading is not None:
             self._leading.react(touched)
+        elif not self.viewer.follows:
+            self._mirror.forget_marks()  # nothing reads them, and what begins later begins with all objects
 
     def _resource_synced(self, resource: str) -> None:
         self._missing.discard(resource)

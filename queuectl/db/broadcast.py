@@ -6,6 +6,10 @@ successor writes soon after.
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
+import msgspec
+import structlog
 from sqlalchemy import exists, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -15,6 +19,9 @@ from queuectl.domain.errors import Fenced
 from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.processes import LeaderFindings
 from queuectl.domain.utilization import GangUse
+
+log = structlog.get_logger()
+_Part = TypeVar("_Part")
 
 
 async def keep(connection: AsyncConnection, leader_findings: LeaderFindings, *, epoch: int) -> None:
@@ -39,6 +46,18 @@ async def load(connection: AsyncConnection, last_at: float) -> LeaderFindings | 
     row = (await connection.execute(select(findings).where(findings.c.at != last_at))).one_or_none()
     if row is None:
         return None
-    uses = decode_json(dict[str, GangUse], row.uses or {})
-    starts = decode_json(ExpectedStarts, row.expected_starts or {})
-    return LeaderFindings(row.at, uses, starts, row.unhealthy)
+    return LeaderFindings(
+        row.at,
+        _part(dict[str, GangUse], row.uses),
+        _part(ExpectedStarts, row.expected_starts),
+        _part(dict[str, str], row.unhealthy),
+    )
+
+
+def _part(kind: type[_Part], document: Any) -> _Part:
+    """A part of the results; empty if it cannot be read. A newer release can have written other values, and a leader writes its own soon."""
+    try:
+        return decode_json(kind, document or {})
+    except msgspec.ValidationError as error:
+        log.info("findings_not_read", error=str(error))
+        return kind()

@@ -299,6 +299,13 @@ class Mirror:
         self.touched, self._newer = earlier, set()
         return fresh | newer
 
+    def forget_marks(self) -> None:
+        """Clear the marks of objects, for a reader that begins with all jobs and pods."""
+        self.touched.clear()
+        self.edited.clear()
+        self.moved_pods.clear()
+        self.unschedulable &= self.jobs.keys()
+
     def expect_again(self) -> None:
         """Replace the records of all jobs and pods by those of the next lists: another watch can decode the same versions differently."""
         self._expected = self._given.keys(PODS, *self._kinds)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from structlog.testing import capture_logs
 
 from queuectl.control.leader.commands import AGAIN_SECONDS, POLL_SECONDS, ForceDeletion
 from queuectl.domain.commands import Action
+from queuectl.domain.errors import ClusterBusy, ClusterError, WriteRefused
 from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry, EntryChange, Intent, State
@@ -19,6 +22,7 @@ from queuectl.state.mirror import Mirror
 from tests.control.alike import ALIKE
 from tests.control.rig import gang, live, rig
 from tests.doubles.cluster import FakeCluster
+from tests.support.virtualtime import run
 
 LEAVING = Entry("u1", "Job", "a", "train", State.EVICTING, attempt=1, intent=Intent.STOP)
 STUCK = PodRecord(
@@ -103,3 +107,46 @@ async def test_a_pod_that_a_finalizer_keeps_is_not_deleted_each_second() -> None
     assert cluster.accepted == 1
     now = asyncio.get_running_loop().time()
     assert list(force.due(now + AGAIN_SECONDS)) == [(LEAVING, STUCK)], "it is deleted again later"
+
+
+class Refusing(FakeCluster):
+    """Notes the times of deletions of pods, and refuses them."""
+
+    def __init__(self, error: ClusterError) -> None:
+        super().__init__()
+        self.error = error
+        self.asked: list[float] = []
+
+    async def delete_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
+        self.asked.append(asyncio.get_running_loop().time())
+        raise self.error
+
+
+def refused(error: ClusterError, seconds: float) -> list[float]:
+    """The times at which the deletion of a pod that is refused is sent within this time."""
+    mirror, cluster = Mirror({"jobs": "Job"}), Refusing(error)
+    mirror.apply([Upserted(NodeRecord(Node("n1", ready=False), 1)), Upserted(STUCK)])
+    ledger = Ledger([LEAVING])
+
+    async def main() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await ForceDeletion(cluster, mirror, lambda: ledger, 0.0).run()
+
+    run(main())
+    return cluster.asked
+
+
+def test_a_refused_deletion_is_sent_again_after_pauses_that_double_and_logged_once() -> None:
+    with capture_logs() as logged:
+        times = refused(WriteRefused("pods is forbidden"), 600.0)
+    pauses = [after - before for before, after in pairwise(times)]
+    assert pauses[:6] == pytest.approx([1.0, 2.0, 4.0, 8.0, 16.0, 32.0], abs=POLL_SECONDS)
+    assert pauses[6:] == pytest.approx([AGAIN_SECONDS] * len(pauses[6:]), abs=POLL_SECONDS)
+    assert pauses[6:]
+    assert [line["event"] for line in logged] == ["pod_not_force_deleted"]
+
+
+def test_a_deletion_waits_as_long_as_the_api_server_asks_for() -> None:
+    first, second, *_ = refused(ClusterBusy("429", 30.0), 60.0)
+    assert second - first >= 30.0

@@ -64,6 +64,23 @@ async def test_a_process_waits_for_the_end_of_a_refusal(database_url: str) -> No
         await until(lambda: not supervisor.blockers(), "it is ready")
 
 
+async def test_a_process_that_waits_to_begin_keeps_nothing_of_deleted_pods(
+    database_url: str,
+) -> None:
+    cluster = Restricted()
+    cluster.refused = True
+    async with running(database_url, cluster) as supervisor:
+        await until(
+            lambda: any(REFUSAL in b for b in supervisor.blockers()), "the blocker is reported"
+        )
+        mirror = supervisor._mirror
+        uid = cluster.submit_pod(pod("g-1", "g", 2))
+        await until(lambda: uid in mirror.pods, "the watch has shown the pod")
+        cluster.server.remove("pods", cluster.server.get("pods", "default", "g-1"))
+        await until(lambda: uid not in mirror.pods, "the watch has shown the deletion")
+        assert (mirror.moved_pods, mirror.touched, mirror.edited) == (set(), set(), set())
+
+
 async def test_a_leader_waits_for_the_end_of_a_refusal_after_kueue_is_installed(
     database_url: str,
 ) -> None:

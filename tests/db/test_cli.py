@@ -96,6 +96,7 @@ async def execute(url: str, statement: str) -> None:
         "db move --to postgresql://u@127.0.0.1:1/x",
         "db status",
         "recover -f docs/examples/queues.yaml --dry-run",
+        "recover -f docs/examples/queues.yaml",
     ],
 )
 def test_a_command_that_needs_a_database_creates_none(

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 import asyncpg
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuectl.db.ports import Commit
 from queuectl.domain.ledger import REFUSED_WRITE, State, violations
+from queuectl.domain.processes import LeaderFindings
 from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.reasons import Code
+from tests.db.conformance import FOUND
 from tests.db.histories import Lives
 from tests.support.examples import examples
 from tests.support.stores import PostgresStore
 
 RUNS = count()
+NODE = {"n1": "GPU 3: XID 79"}
 CHOICES = st.tuples(st.integers(0, 4), st.integers(0, 23))
 
 
@@ -90,3 +95,28 @@ async def test_codes_of_a_newer_release_are_read_and_shown(
     assert (line.reason.code, line.reason.message) == (Code.OF_NEWER_RELEASE, "OfTheNextRelease")
     assert [tally.code for tally in await store.tallies()] == [Code.OF_NEWER_RELEASE]
     assert [found.code for found in await store.unfinished()] == [Code.OF_NEWER_RELEASE]
+
+
+@pytest.mark.parametrize(
+    ("column", "written", "left"),
+    [
+        (
+            "uses",
+            """jsonb_set(uses, '{u1,state}', '"OfTheNextRelease"')""",
+            LeaderFindings(FOUND.at, {}, FOUND.starts, NODE),
+        ),
+        ("expected_starts", "'[1]'", LeaderFindings(FOUND.at, FOUND.uses, unhealthy=NODE)),
+        ("unhealthy", "'[1]'", FOUND),
+    ],
+)
+async def test_results_of_a_newer_leader_that_cannot_be_read_are_left_out_and_the_others_are_read(
+    store: PostgresStore, database_url: str, column: str, written: str, left: LeaderFindings
+) -> None:
+    epoch = await store.take_over("test", 0)
+    await store.keep_findings(replace(FOUND, unhealthy=NODE), epoch=epoch)
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute(f"UPDATE findings SET {column} = {written}")
+    finally:
+        await connection.close()
+    assert await store.findings(0.0) == left

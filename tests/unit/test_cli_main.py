@@ -324,6 +324,33 @@ def test_a_missing_file_of_a_recovery_is_bad_input(
     assert result.err == "error: nowhere.yaml: No such file or directory\n"
 
 
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        (
+            "QUEUECTL_DATABASE_ULR",
+            "postgresql://127.0.0.1:9/q",
+            "unknown variable; did you mean QUEUECTL_DATABASE_URL",
+        ),
+        ("QUEUECTL_IN_FLIGHT", "0", "must be greater than or equal to 1"),
+    ],
+)
+def test_a_recovery_refuses_wrong_settings(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    value: str,
+    problem: str,
+    dry_run: list[str],
+) -> None:
+    monkeypatch.setenv(name, value)
+    words = ("recover", "-f", "docs/examples/queues.yaml", *dry_run)
+    result = queuectl_with(monkeypatch, capsys, *words)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"error: {name}: {problem}")
+
+
 def test_an_empty_variable_of_the_kubeconfig_is_as_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

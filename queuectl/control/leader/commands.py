@@ -12,6 +12,7 @@ from typing import Final
 import structlog
 
 from queuectl.control.leader.namespace_tasks import NamespaceTasks, NamespaceWrite
+from queuectl.control.leader.schedule import Pauses
 from queuectl.control.ports import Cluster
 from queuectl.domain.commands import (
     DONE,
@@ -128,7 +129,7 @@ log = structlog.get_logger()
 
 POLL_SECONDS = 1.0
 AGAIN_SECONDS = 60.0
-"""The time after a deletion in which the pod is not deleted again: a finalizer can keep it."""
+"""The time after a deletion in which the pod is not deleted again: a finalizer can keep it. The longest pause after a refusal."""
 REASON = "PodForceDeleted"
 
 
@@ -146,6 +147,7 @@ class ForceDeletion:
         self._dead_since: dict[str, float] = {}  # by node, on the event loop's clock
         self._tried: dict[str, float] = {}  # by uid of a due pod, on the event loop's clock
         self._deleted: dict[str, float] = {}  # the same, of those that were deleted and still exist
+        self._pauses = Pauses[str](POLL_SECONDS, AGAIN_SECONDS)  # the same, after a failure
         self._tasks = NamespaceTasks(Boundary.TASK, mirror.containment)
 
     async def run(self) -> None:
@@ -178,9 +180,11 @@ class ForceDeletion:
         self._dead_since = {node: self._dead_since.get(node, now) for node in nodes}
         uids = {pod.uid for _, pod in stuck}
         self._deleted = {uid: at for uid, at in self._deleted.items() if uid in uids}
+        self._pauses.keep(uids)
         for entry, pod in stuck:
             dead = pod.node is not None and now - self._dead_since[pod.node] >= self._dead_seconds
-            if dead and now >= self._deleted.get(pod.uid, -inf) + AGAIN_SECONDS:
+            kept = now < self._deleted.get(pod.uid, -inf) + AGAIN_SECONDS
+            if dead and not kept and self._pauses.over(pod.uid, now):
                 yield entry, pod
 
     def _stuck(self, leaving: Iterable[Entry]) -> Iterator[tuple[Entry, PodRecord]]:
@@ -193,16 +197,18 @@ class ForceDeletion:
                         yield entry, pod
 
     async def _delete(self, entry: Entry, pod: PodRecord) -> None:
-        where = f"{pod.namespace}/{pod.name}"
-        self._tried[pod.uid] = asyncio.get_running_loop().time()
+        where, clock = f"{pod.namespace}/{pod.name}", asyncio.get_running_loop().time
+        self._tried[pod.uid] = clock()
         try:
             await self._cluster.delete_pod(pod.namespace, pod.name, pod.uid, pod.version)
         except (ObjectGone, WriteConflict):
             return  # the watch shows its current state
         except ClusterError as error:
-            log.warning("pod_not_force_deleted", pod=where, node=pod.node, error=str(error))
+            if self._pauses.failed(pod.uid, error, clock()):
+                log.warning("pod_not_force_deleted", pod=where, node=pod.node, error=str(error))
             return
-        self._deleted[pod.uid] = asyncio.get_running_loop().time()
+        self._pauses.passed(pod.uid)
+        self._deleted[pod.uid] = clock()
         log.warning("pod_force_deleted", pod=where, node=pod.node)
         job = self._mirror.jobs.get(entry.uid)
         if job is not None and job.has_object:

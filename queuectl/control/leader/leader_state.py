@@ -154,14 +154,12 @@ class LeaderState:
 
     def clear_marks(self) -> None:
         """Take in what the watch has marked for an observation, as a standby, which makes none: marks must not accumulate."""
-        mirror, followed = self._mirror, self._followed
+        followed = self._followed
         if self.followed:
             self._followed = None  # an error would leave pods that are not counted
             self.planning.count_moved()
             self._followed = followed
-        mirror.touched.clear()  # a leader begins with all workloads
-        mirror.edited.clear()
-        mirror.unschedulable &= mirror.jobs.keys()
+        self._mirror.forget_marks()  # a leader begins with all workloads, and a state that does not follow with all pods
 
     def _copy(self, loaded: Loaded, *, read: bool) -> None:
         """The parts of the state from which plans are made. ``read``: see :meth:`PlanningState.replace`."""

@@ -324,7 +324,7 @@ class Loop:
             self._writer.drop()
 
     async def _cycle_for_ever(self) -> None:
-        clock = asyncio.get_running_loop().time
+        clock, unavailable = asyncio.get_running_loop().time, 0  # cycles in a row
         while True:
             with self.progress.idle():
                 await self._wakeup.wait()
@@ -341,21 +341,26 @@ class Loop:
             except StoreUnavailable as error:
                 log.warning("database_not_reached", error=str(error))
                 self._metrics.discarded(DiscardReason.UNAVAILABLE)
-                await self._reload()
+                # The state is read again without a pause only once: a database that refuses writes can answer reads.
+                await self._reload_after(unavailable)
+                unavailable += 1
             except Fenced:
                 self._metrics.discarded(DiscardReason.FENCED)
                 raise
             except Exception as error:  # noqa: BLE001 - contained
-                await self._begin_again(error)
+                # It belongs to no unit.
+                found = self._containment.failed(Boundary.TASK, _CYCLE, error)
+                self._writer.drop()
+                await self._reload_after(found.failures)
             else:
+                unavailable = 0
                 self._containment.passed(Boundary.TASK, _CYCLE)
 
-    async def _begin_again(self, error: Exception) -> None:
-        """Continue after an error that belongs to no unit: with the state that the records and the ledger have, after a pause."""
-        found = self._containment.failed(Boundary.TASK, _CYCLE, error)
-        self._writer.drop()
-        with self.progress.idle():
-            await asyncio.sleep(doubling(FIRST_PAUSE, _LONGEST_PAUSE, found.failures))
+    async def _reload_after(self, failures: int) -> None:
+        """Continue with the state that the records and the ledger have, after the pause for so many failures in a row; 0: at once."""
+        if failures:
+            with self.progress.idle():
+                await asyncio.sleep(doubling(FIRST_PAUSE, _LONGEST_PAUSE, failures))
         await self._reload()
 
     async def _cycle(self) -> None:
@@ -402,9 +407,10 @@ class Loop:
             text = await self._planning.plan(changed=changed)
         except StaleConfiguration as error:
             text = await self._outdated(error)
+        finally:
+            self._rest(self._planning.worked)  # also after a plan that is not committed
         await self._writer.written()
         took = time.perf_counter() - began
-        self._rest(self._planning.worked)
         # A repeated summary is not new.
         write_log = log.info if text != self._summary else log.debug
         self._summary = text

@@ -24,7 +24,7 @@ from queuectl.control.leader.accounting import Accountant, Follower
 from queuectl.control.leader.commands import ForceDeletion
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.namespace_tasks import NamespaceTasks, NamespaceWrite
-from queuectl.control.leader.schedule import Job, supervised
+from queuectl.control.leader.schedule import Job, Pauses, supervised
 from queuectl.control.leader.turns import in_turns
 from queuectl.control.ports import Clock, Cluster, HealthSource, UseSource
 from queuectl.control.settings import Settings
@@ -187,28 +187,31 @@ class RowUpkeep:
 # ---- The label of namespaces with a LocalQueue ``default``
 
 POLL_SECONDS = 1.0
+_LONGEST_PAUSE: Final = 60.0  # seconds after a write that failed
 
 
 async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], QueueConfig]) -> None:
-    """Check periodically until canceled. A write that fails is repeated by the next check."""
-    warned: set[str] = set()
+    """Check periodically until canceled. A write that fails is repeated by a later check."""
+    clock = asyncio.get_running_loop().time
+    pauses = Pauses[tuple[str, str | None]](POLL_SECONDS, _LONGEST_PAUSE)
     tasks = NamespaceTasks(Boundary.TASK, mirror.containment)
 
     async def label(name: str, text: str | None) -> None:
         try:
             patch = {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: text}}}
             await cluster.patch_namespace(name, patch)
-            warned.discard(name)
         except ObjectGone:
             return
         except ClusterError as error:
-            if name not in warned:
+            if pauses.failed((name, text), error, clock()):
                 log.warning("namespace_not_labeled", namespace=name, error=str(error))
-            warned.add(name)
+        else:
+            pauses.passed((name, text))
 
     async with asyncio.TaskGroup() as group:
         while True:
-            wrong = list(mislabeled(mirror.namespaces.values(), config()))
+            wrong = set(mislabeled(mirror.namespaces.values(), config()))
+            pauses.keep(wrong)
             tasks.start_due(
                 group,
                 (
@@ -216,6 +219,7 @@ async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], Que
                         name, f"label of {name}", f"Namespace/{name}", partial(label, name, value)
                     )
                     for name, value in wrong
+                    if pauses.over((name, value), clock())
                 ),
             )
             await asyncio.sleep(POLL_SECONDS)

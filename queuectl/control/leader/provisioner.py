@@ -17,13 +17,12 @@ import structlog
 
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.namespace_tasks import NamespaceTasks, NamespaceWrite
-from queuectl.control.leader.schedule import FIRST_RETRY, SLOW_SECONDS, Job
+from queuectl.control.leader.schedule import FIRST_RETRY, SLOW_SECONDS, Job, Pauses
 from queuectl.control.ports import Cluster
 from queuectl.domain.checks import CheckState
 from queuectl.domain.containment import Boundary
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
 from queuectl.domain.ledger import Entry
-from queuectl.domain.pacing import doubling
 from queuectl.domain.provisioning import ProvisioningConfig, ProvisioningRecord
 from queuectl.objects.kinds import owner_references
 from queuectl.objects.kubernetes.provisioning import (
@@ -71,11 +70,10 @@ class Provisioner:
         self._mirror = mirror
         self._leader_state = leader_state
         self._wake = wake
-        self._again: dict[_Key, float] = {}  # when a request that was not accepted is sent again
-        self._failures: dict[_Key, int] = {}  # in a row, without a usable answer
+        self._create_pauses = Pauses[_Key](FIRST_RETRY, REFUSED_SECONDS)
         self._created: dict[_Key, float] = {}  # until the watch shows them; when they were
         self._made: dict[_Key, ProvisioningRecord] = {}  # their templates, until they are deleted
-        self._keep: dict[_Key, float] = {}  # when a refused deletion is sent again
+        self._delete_pauses = Pauses[_Key](REFUSED_SECONDS, REFUSED_SECONDS)
         self._tasks = NamespaceTasks(Boundary.TASK, mirror.containment)
 
     async def run(self) -> None:
@@ -89,8 +87,8 @@ class Provisioner:
         """The creations of missing requests, and the deletions of those that no gang needs."""
         requests = self._mirror.provisioning
         missing = dict(self._wanted())
-        tables = (requests.refused, requests.unanswered, self._again, self._failures)
-        for key in {key for table in tables for key in table} - missing.keys():
+        self._create_pauses.keep(missing)
+        for key in {*requests.refused, *requests.unanswered} - missing.keys():
             self._settle(key)
         now = asyncio.get_running_loop().time()
         # A request can be deleted before the watch shows it. It is then created again.
@@ -111,14 +109,16 @@ class Provisioner:
 
     def _deletions(self, needed: Mapping[_Key, _Wanted]) -> Iterator[NamespaceWrite]:
         now = asyncio.get_running_loop().time()
-        self._keep = {key: at for key, at in self._keep.items() if at > now}
         present = {(record.namespace, record.name): record for record in self._mirror.provisioning}
+        known = {**self._made, **present}
+        self._delete_pauses.keep(known)
         unneeded = {
             key: record
-            for key, record in {**self._made, **present}.items()
+            for key, record in known.items()
             if key not in needed
             and record.gang not in self._leader_state.unwritten
-            and not (record.deleting or key in self._keep)
+            and not record.deleting
+            and self._delete_pauses.over(key, now)
         }
         kept = self._templates_of(needed) if unneeded else frozenset()
         for key, record in unneeded.items():
@@ -166,8 +166,9 @@ class Provisioner:
 
     async def _create(self, key: _Key, request: _Wanted) -> None:
         job = self._mirror.jobs.get(request.entry.uid)
-        now = asyncio.get_running_loop().time()
-        if job is None or request.entry.lease is None or self._again.get(key, 0.0) > now:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        if job is None or request.entry.lease is None or not self._create_pauses.over(key, began):
             return
         if not request.settings.requested(job.podsets):
             return
@@ -185,31 +186,25 @@ class Provisioner:
                 if resource == TEMPLATES:
                     self._remember(key, request.entry.uid, document["metadata"]["name"])
         except ClusterUnavailable as error:
-            self._again[key] = self._next_try(key, error, now)
+            slow = clock() - began > SLOW_SECONDS  # then others come first
+            self._create_pauses.failed(key, error, clock(), REFUSED_SECONDS if slow else 0.0)
             why = f"the request is not created yet: {error}"
             self._tell(self._mirror.provisioning.unanswered, key, request.entry.uid, why)
             return
         except ClusterError as error:
-            self._again[key] = now + REFUSED_SECONDS
+            self._create_pauses.failed(key, error, clock(), REFUSED_SECONDS)
             why = f"its nodes cannot be requested: {error}"
             self._tell(self._mirror.provisioning.refused, key, request.entry.uid, why)
             return
-        self._created[key] = now
+        self._created[key] = began
         self._settle(key)
         log.info("nodes_requested", workload=request.entry.ref, request=key[1])
-
-    def _next_try(self, key: _Key, error: ClusterUnavailable, began: float) -> float:
-        """When a creation without a usable answer is sent again. ``began``: when it was sent."""
-        now = asyncio.get_running_loop().time()
-        if now - began > SLOW_SECONDS:
-            return now + REFUSED_SECONDS  # others come first
-        failures = self._failures[key] = self._failures.get(key, 0) + 1
-        return now + max(doubling(FIRST_RETRY, REFUSED_SECONDS, failures), error.retry_after or 0.0)
 
     def _settle(self, key: _Key) -> None:
         """Forget why a request was not created: it exists, or no gang needs it."""
         requests = self._mirror.provisioning
-        for table in (requests.refused, requests.unanswered, self._again, self._failures):
+        self._create_pauses.passed(key)
+        for table in (requests.refused, requests.unanswered):
             table.pop(key, None)
 
     def _tell(self, why: dict[_Key, str], key: _Key, uid: str, text: str) -> None:
@@ -227,9 +222,10 @@ class Provisioner:
             if record.uid:  # otherwise it does not exist, or is of others
                 await self._cluster.delete_object(REQUESTS, record.namespace, record.name)
         except ClusterError as error:
-            self._keep[key] = asyncio.get_running_loop().time() + REFUSED_SECONDS
-            log.warning("request_not_deleted", request=record.name, error=str(error))
+            if self._delete_pauses.failed(key, error, asyncio.get_running_loop().time()):
+                log.warning("request_not_deleted", request=record.name, error=str(error))
             return
+        self._delete_pauses.passed(key)
         self._made.pop(key, None)
         log.info("request_deleted", request=record.name)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Container, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from queuectl.domain.containment import Boundary, Containment
+from queuectl.domain.errors import ClusterError, ClusterUnavailable
 from queuectl.domain.ledger import Purpose
 from queuectl.domain.pacing import doubling
 from queuectl.lifecycle.outstanding_writes import Write
@@ -248,6 +249,42 @@ def _may_be_sent(failed: _Failed, write: Write, now: float) -> bool:
     if failed.outcome is WriteOutcome.OUTDATED and write.version > failed.version:
         return True  # the watch has caught up
     return now >= failed.earliest
+
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+class Pauses(Generic[_Key]):
+    """The pauses of writes that failed and that no ledger orders, by key. Times are on the clock of the caller, in seconds."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        """``first``, ``longest``: seconds of a pause. It doubles with each failure in a row."""
+        self._first = first
+        self._longest = longest
+        self._failed: dict[_Key, tuple[int, float, str]] = {}  # failures, end of the pause, and why
+
+    def failed(self, key: _Key, error: ClusterError, now: float, least: float = 0.0) -> bool:
+        """Record a failure. Returns whether the last one in this row had another error, or there was none.
+
+        ``least``: seconds of this pause. It is also as long as the server asks for.
+        """
+        count, _, why = self._failed.get(key, (0, 0.0, None))
+        asked = error.retry_after if isinstance(error, ClusterUnavailable) else None
+        pause = max(doubling(self._first, self._longest, count + 1), least, asked or 0.0)
+        self._failed[key] = (count + 1, now + pause, str(error))
+        return why != str(error)
+
+    def passed(self, key: _Key) -> None:
+        """Forget the failures of a write that took effect or is not needed."""
+        self._failed.pop(key, None)
+
+    def keep(self, keys: Container[_Key]) -> None:
+        """Forget the failures of all other keys."""
+        self._failed = {key: one for key, one in self._failed.items() if key in keys}
+
+    def over(self, key: _Key, now: float) -> bool:
+        """Whether the write can be sent."""
+        return key not in self._failed or self._failed[key][1] <= now
 
 
 # ---- Periodic tasks

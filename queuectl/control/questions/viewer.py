@@ -159,6 +159,11 @@ class Viewer:
         standby, self._standby = self._standby, None
         return standby.hand_over() if standby is not None else None
 
+    @property
+    def follows(self) -> bool:
+        """Whether this process has the state of a standby, which reads the marks of the watch."""
+        return self._standby is not None
+
     async def recent(self) -> ClusterView | None:
         """The view for pages; None until this process has one. Can raise StoreUnavailable."""
         async with self._lock:
