@@ -714,16 +714,21 @@ class MetricsRecorder:
         self.utilization.forget()
         for gauge in (self._reservations, self._used_lately):
             gauge.clear()
-        self._workload_gauges.load(())
+        self._load(())
         self._quota.show(None)
 
     def loaded(self, entries: Iterable[Entry], holdings: Holdings) -> None:
         """Count the whole ledger, at the start of a leadership."""
         known = list(entries)
-        self._workload_gauges.load(known)
+        self._load(known)
         self._quota.show(holdings)
         for entry in known:
             self._meet(self._names.cluster_queue(entry.cluster_queue))
+
+    def _load(self, entries: Sequence[Entry]) -> None:
+        self._workload_gauges.load(entries)
+        for lifecycle in self._lifecycles:
+            lifecycle.load(entries)
 
     def committed(
         self, changes: Sequence[EntryChange], priority_class: Callable[[Entry], str] = _no_class

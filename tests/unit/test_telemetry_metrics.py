@@ -54,7 +54,7 @@ from queuectl.telemetry.metrics import (
     MetricsRecorder,
     WriteResult,
 )
-from tests.api.support import LIVES, PLACED, asked, job, live_through
+from tests.api.support import LIVES, PLACED, QUOTA, RESERVE, asked, job, live_through
 from tests.planner.build import gang
 from tests.planner.test_budgets import budget, runs, spending
 from tests.support.metricnames import DOCS, documented
@@ -529,6 +529,27 @@ class TestDecisions:
         assert value(metrics, "quota_reserved_workloads_total", **by) == 1
         assert value(metrics, "quota_reserved_wait_time_seconds_sum", **by) == 10
         assert value(metrics, "admission_wait_time_seconds_sum", **by) == 20
+
+    def test_the_wait_for_quota_is_timed_once_though_reservations_are_released(self) -> None:
+        metrics = MetricsRecorder()
+        released = live_through(job("a"), RESERVE, QUOTA, RESERVE, QUOTA, Admit(PLACED))
+        metrics.committed(released)
+        by = {"cluster_queue": "team-a", "priority_class": ""}
+        assert value(metrics, "quota_reserved_workloads_total", **by) == 3
+        assert value(metrics, "quota_reserved_wait_time_seconds_count", **by) == 1
+        assert value(metrics, "quota_reserved_wait_time_seconds_sum", **by) == 10
+        assert value(metrics, "admission_wait_time_seconds_sum", **by) == 50
+
+    def test_a_new_leader_does_not_time_the_wait_for_a_reservation_that_it_read(self) -> None:
+        _, reserved, *later = live_through(job("a"), RESERVE, QUOTA, RESERVE, QUOTA, Admit(PLACED))
+        metrics = MetricsRecorder()
+        metrics.loaded([reserved.after], holdings())
+        for change in later:
+            metrics.committed([change])
+            metrics.loaded([change.after], holdings())  # it reads the ledger again
+        by = {"cluster_queue": "team-a", "priority_class": ""}
+        assert value(metrics, "quota_reserved_workloads_total", **by) == 2
+        assert value(metrics, "quota_reserved_wait_time_seconds_count", **by) is None
 
     @pytest.mark.parametrize(("life", "seconds"), [("reserved", 10), ("pending", 0)])
     def test_what_a_lease_waited_for_is_timed_and_nothing_where_there_was_none(
