@@ -183,10 +183,10 @@ class LifecycleMetrics:
                 self._kept(by, after, at)
             case State.STARTING:
                 self._starts(before, by, after, at)
-            case State.RUNNING:
+            case State.RUNNING if after.reason.code is not Code.ADOPTED:
                 trace = self._trace(after)
                 self._start.labels(*by).observe(at - (after.started_at or at), trace)
-                if after.attempt == 1:
+                if _is_first(after, 1):
                     self._ready_wait.labels(*by).observe(at - after.queued_at, trace)
             case State.EVICTING:
                 self._leaves(change, where, priority)
@@ -196,7 +196,7 @@ class LifecycleMetrics:
                 self._deactivated.labels(*where, after.reason.code).inc()
             case State.FINISHED:
                 self._finished.labels(*by, after.reason.code).inc()
-                if after.attempt:
+                if after.past_seconds:
                     self._executed.labels(*by).observe(after.past_seconds)
             case _:
                 pass
@@ -214,7 +214,7 @@ class LifecycleMetrics:
             self._requeued.labels(*where, reason)
         self._ready_to_evicted.labels(*where, Code.PREEMPTED)
         self._eviction.labels(*by)
-        if after.attempt == 1:
+        if _is_first(after, 1):
             self._admission_wait.labels(*by).observe(at - after.queued_at, self._trace(after))
 
     def _trace(self, after: Entry) -> dict[str, str] | None:
@@ -222,8 +222,8 @@ class LifecycleMetrics:
 
     def _kept(self, by: tuple[str, ...], after: Entry, at: float) -> None:
         self._reserved.labels(*by).inc()
-        first = after.attempt == (1 if after.state is State.STARTING else 0)
-        if first and after.evictions == 0 and after.uid not in self._had_quota:
+        first = _is_first(after, 1 if after.state is State.STARTING else 0)
+        if first and after.uid not in self._had_quota:
             self._reserved_wait.labels(*by).observe(at - after.queued_at)
 
     def _leaves(self, change: EntryChange, where: tuple[str, ...], priority: str) -> None:
@@ -235,3 +235,8 @@ class LifecycleMetrics:
         ready_at = change.before.ready_at if change.before is not None else None
         if ready_at is not None:
             self._ready_to_evicted.labels(*where, reason).observe(change.at - ready_at)
+
+
+def _is_first(after: Entry, starts: int) -> bool:
+    """Whether its number of starts is ``starts``, and it has not run before. A gang that was adopted has run without a start."""
+    return after.attempt == starts and not after.past_seconds

@@ -19,6 +19,7 @@ from queuectl.domain.commands import Action
 from queuectl.domain.estimates import Arrival
 from queuectl.domain.events import (
     Admit,
+    Adopt,
     Drained,
     Ended,
     Event,
@@ -54,7 +55,7 @@ from queuectl.telemetry.metrics import (
     MetricsRecorder,
     WriteResult,
 )
-from tests.api.support import LIVES, PLACED, QUOTA, RESERVE, asked, job, live_through
+from tests.api.support import LIVES, PLACED, PREEMPT, QUOTA, RESERVE, asked, job, live_through
 from tests.planner.build import gang
 from tests.planner.test_budgets import budget, runs, spending
 from tests.support.metricnames import DOCS, documented
@@ -589,6 +590,26 @@ class TestDecisions:
         by = {"cluster_queue": "team-a", "priority_class": ""}
         assert value(metrics, "admitted_workloads_total", **by) == 2
         assert value(metrics, "admission_wait_time_seconds_count", **by) == 1
+
+    @pytest.mark.parametrize("attempt", [0, 1])
+    def test_a_gang_that_already_ran_when_it_was_found_has_no_wait_and_no_start_time(
+        self, attempt: int
+    ) -> None:
+        metrics = MetricsRecorder()
+        adopted = Adopt(PLACED, attempt, started_at=-432000.0)
+        metrics.committed(live_through(job("a"), adopted, PREEMPT, Drained(), Admit(PLACED)))
+        by = {"cluster_queue": "team-a", "priority_class": ""}
+        assert value(metrics, "admitted_workloads_total", **by) == 1
+        for name in ("admitted_until_ready", "ready", "admission", "quota_reserved"):
+            count = value(metrics, f"{name}_wait_time_seconds_count", **by)
+            assert count in (None, 0), name
+
+    def test_the_run_time_of_a_gang_that_already_ran_when_it_was_found_is_timed(self) -> None:
+        metrics = MetricsRecorder()
+        found = Adopt(PLACED, attempt=0, started_at=1.0)
+        metrics.committed(live_through(job("a"), found, Ended(JobOutcome.SUCCEEDED)))
+        by = {"cluster_queue": "team-a", "priority_class": ""}
+        assert value(metrics, "execution_time_seconds_sum", **by) == 20
 
     @pytest.mark.parametrize(
         ("name", "reason"),
