@@ -658,7 +658,7 @@ class MetricsRecorder:
             "kind",
         )
         self._events = self._counter(
-            "watch_events_total", "Objects that watches delivered.", "kind"
+            "watch_events_total", "Objects that lists and watches delivered.", "kind"
         )
         self._relists = self._counter(
             "watch_relists_total", "Complete lists that watches read.", "kind"
@@ -811,9 +811,9 @@ class MetricsRecorder:
         self._writes.labels(kind, outcome).inc()
         self._write_time.labels(kind).observe(seconds)
 
-    def watched(self, kind: str, events: int, at: float) -> None:
-        """``events`` objects (0 for a bookmark) arrived for ``kind`` at unix time ``at``."""
-        self._events.labels(kind).inc(events)
+    def watched(self, kind: str, objects: int, at: float) -> None:
+        """``objects`` (0 for a bookmark or the end of a list) arrived for ``kind`` at unix time ``at``."""
+        self._events.labels(kind).inc(objects)
         self._last_event.labels(kind).set(at)
 
     def unwatched(self, kind: str) -> None:
