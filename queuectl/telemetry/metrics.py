@@ -676,14 +676,17 @@ class MetricsRecorder:
     def stage_took(self, stage: CycleStage, seconds: float) -> None:
         self._stages.labels(stage).observe(seconds)
 
-    def planned(self, plan: Plan, seconds: float) -> None:
-        """Count a plan and its duration with verification, even if the plan is discarded."""
+    def planned(self, plan: Plan) -> None:
+        """Count a plan, even if it is discarded."""
         self._plans.labels(plan.proof).inc()
-        result = "success" if plan.admitted else "inadmissible"
-        self._attempts.labels(result).inc()
-        self._attempt_time.labels(result).observe(seconds)
         self._alarms.inc(len(plan.alarms))
         self._unknown.inc(plan.stats.get("solver_unknown", 0))
+
+    def attempted(self, seconds: float, *, admitted: bool) -> None:
+        """Count a planning cycle and its duration with verification. ``admitted``: its commit started a gang."""
+        result = "success" if admitted else "inadmissible"
+        self._attempts.labels(result).inc()
+        self._attempt_time.labels(result).observe(seconds)
 
     def discarded(self, reason: DiscardReason) -> None:
         self._discarded.labels(reason).inc()

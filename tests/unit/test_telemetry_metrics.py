@@ -35,7 +35,7 @@ from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
 from queuectl.domain.mig import MigPhase, MigResult
 from queuectl.domain.node_health import Straggler
-from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof, SlipCause
+from queuectl.domain.plan import Cost, Plan, Preemption, Proof, SlipCause
 from queuectl.domain.queues import LocalQueue, QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
@@ -156,7 +156,8 @@ def busy() -> MetricsRecorder:
     metrics.loaded(standing, holdings(*standing, nodes=[node("a")]))
     for stage in CycleStage:
         metrics.stage_took(stage, 0.1)
-    metrics.planned(Plan(), 0.01)
+    metrics.planned(Plan())
+    metrics.attempted(0.01, admitted=False)
     for reason in DiscardReason:
         metrics.discarded(reason)
     metrics.leading(3)
@@ -633,20 +634,26 @@ class TestDecisions:
         assert value(metrics, "preempted_workloads_total", **labels) == 1
         assert value(metrics, "lost_gpu_seconds_total", **labels) == 120
 
-    def test_plans_are_counted_by_proof_and_by_success(self) -> None:
+    def test_plans_are_counted_by_proof(self) -> None:
         metrics = MetricsRecorder()
-        metrics.planned(Plan(admitted=(Admission("a", PLACED),)), 0.02)
-        metrics.planned(Plan(proof=Proof.UNDECIDED), 0.03)
+        metrics.planned(Plan())
+        metrics.planned(Plan(proof=Proof.UNDECIDED))
         assert value(metrics, "plans_total", result="optimal") == 1
         assert value(metrics, "plans_total", result="undecided") == 1
-        assert value(metrics, "admission_attempts_total", result="success") == 1
-        assert value(metrics, "admission_attempts_total", result="inadmissible") == 1
+
+    @pytest.mark.parametrize(("admitted", "result"), [(True, "success"), (False, "inadmissible")])
+    def test_planning_cycles_are_counted_and_timed_by_result(
+        self, admitted: bool, result: str
+    ) -> None:
+        metrics = MetricsRecorder()
+        metrics.attempted(0.02, admitted=admitted)
+        assert value(metrics, "admission_attempts_total", result=result) == 1
+        assert value(metrics, "admission_attempt_duration_seconds_sum", result=result) == 0.02
 
     def test_what_broke_in_the_solver_and_what_a_limit_ended_is_counted(self) -> None:
         metrics = MetricsRecorder()
-        metrics.planned(
-            Plan(alarms=("MODEL_INVALID", "MODEL_INVALID"), stats={"solver_unknown": 3}), 0.01
-        )
+        alarms = ("MODEL_INVALID", "MODEL_INVALID")
+        metrics.planned(Plan(alarms=alarms, stats={"solver_unknown": 3}))
         assert value(metrics, "solver_alarms_total") == 2
         assert value(metrics, "solver_unknown_total") == 3
 
