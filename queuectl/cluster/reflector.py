@@ -36,11 +36,11 @@ Synced = Callable[[str], None]
 class WatchHooks(Protocol):
     """The events of reflectors, which telemetry counts."""
 
-    def listed(self, resource: str, objects: int) -> None:
-        """A (re)list is complete."""
+    def listed(self, resource: str) -> None:
+        """A (re)list is complete. Its objects were received before."""
 
-    def received(self, resource: str, events: int) -> None:
-        """Events, also bookmarks, have arrived: the stream is alive."""
+    def received(self, resource: str, objects: int) -> None:
+        """Objects have arrived, or bookmarks (``objects`` is 0): the stream is alive."""
 
     def interrupted(self, resource: str, error: str) -> None:
         """The stream ended early, and is opened again."""
@@ -52,8 +52,8 @@ class WatchHooks(Protocol):
 class NoHooks:
     """Ignores all events."""
 
-    def listed(self, resource: str, objects: int) -> None: ...
-    def received(self, resource: str, events: int) -> None: ...
+    def listed(self, resource: str) -> None: ...
+    def received(self, resource: str, objects: int) -> None: ...
     def interrupted(self, resource: str, error: str) -> None: ...
     def absent(self, resource: str) -> None: ...
 
@@ -311,7 +311,7 @@ class Reflector:
         if batch.complete:
             self._complete()
         if batch.events:
-            self._hooks.received(self._resource.name, batch.events)
+            self._hooks.received(self._resource.name, batch.objects)
         self._report_progress()
         if batch.error is not None:
             raise batch.error
@@ -329,7 +329,11 @@ class Reflector:
         if self._absent:
             self._absent = False
             self._reported.discard(self._absence)
-        self._hooks.listed(self._resource.name, len(self._feed.keys))
+        self._hooks.listed(self._resource.name)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Report that the objects are known, once."""
         if not self._announced:
             self._announced = True
             self._synced(self._resource.name)
@@ -363,9 +367,10 @@ class Reflector:
             self._report(error)
             self._feed, nothing = ResourceFeed(self._resource, self._containment), WatchBatch()
             self._feed.complete(nothing)
-            self._deliver(nothing)
+            self._sink(nothing.deltas)
+            self._announce()
             self._absent = True
-            self._listed = False
+            self._report_progress()
         self._use(self._newest)
         self._hooks.absent(self._resource.name)
         await self._sleep(self._pace.upgrade if self._resource.since else self._pace.absent)

@@ -96,12 +96,14 @@ class WatchBatch:
     Attributes:
         deltas: in order.
         events: the number of events, with dropped ones and bookmarks.
+        objects: the number of events without bookmarks and errors.
         complete: a ``ListCompleted`` is among the deltas.
         error: why the watch has ended. Deltas before it are valid.
     """
 
     deltas: list[Delta] = field(default_factory=list)
     events: int = 0
+    objects: int = 0
     complete: bool = False
     error: ClusterError | None = None
 
@@ -144,7 +146,7 @@ class ResourceFeed:
         """
         try:
             page = decoded(_list, body, LEVELS + 2)
-            batch = WatchBatch(events=len(page.items))
+            batch = WatchBatch(events=len(page.items), objects=len(page.items))
             for item in page.items:
                 self._upsert(item, batch.deltas)
         except ValueError as error:
@@ -163,8 +165,10 @@ class ResourceFeed:
     def _event(self, event: _Event, batch: WatchBatch) -> None:
         match event.type:
             case "ADDED" | "MODIFIED":
+                batch.objects += 1
                 self._upsert(event.object, batch.deltas)
             case "DELETED":
+                batch.objects += 1
                 self._delete(_meta(event.object), batch.deltas)
             case "BOOKMARK":
                 meta = _meta(event.object)

@@ -86,12 +86,12 @@ class WatchMeter:
     def __init__(self, metrics: MetricsRecorder) -> None:
         self._metrics = metrics
 
-    def listed(self, resource: str, objects: int) -> None:
+    def listed(self, resource: str) -> None:
         self._metrics.relisted(resource)
-        self._metrics.watched(resource, objects, time.time())
+        self._metrics.watched(resource, 0, time.time())
 
-    def received(self, resource: str, events: int) -> None:
-        self._metrics.watched(resource, events, time.time())
+    def received(self, resource: str, objects: int) -> None:
+        self._metrics.watched(resource, objects, time.time())
 
     def interrupted(self, resource: str, error: str) -> None:
         """Logged by the reflector; its age shows in the metrics."""

@@ -281,10 +281,10 @@ class _Hooks:
         self.interruption = asyncio.Event()
         self._observer = observer
 
-    def listed(self, resource: str, objects: int) -> None:  # noqa: ARG002 - of WatchHooks
+    def listed(self, resource: str) -> None:
         self._observer.answered(resource)
 
-    def received(self, resource: str, events: int) -> None:  # noqa: ARG002 - of WatchHooks
+    def received(self, resource: str, objects: int) -> None:  # noqa: ARG002 - of WatchHooks
         self._observer.answered(resource)
 
     def interrupted(self, resource: str, error: str) -> None:

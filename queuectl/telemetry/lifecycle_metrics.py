@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,11 +50,12 @@ class LifecycleMetrics:
         self._registry = registry
         self._scope = scope
         self._known: set[tuple[str, ...]] = set()
+        self._had_quota: set[str] = set()  # uids of pending gangs that have had a reservation
         self.traced = False  # waits and starts have the trace of their attempt as an exemplar
         by_class = ("priority_class",)
         self._reserved = self._counter(
             "quota_reserved_workloads_total",
-            "Workloads that got quota, with a start or a reservation.",
+            "Reservations of quota, and starts without one.",
             by_class,
         )
         self._admitted = self._counter("admitted_workloads_total", "Committed starts.", by_class)
@@ -141,6 +142,15 @@ class LifecycleMetrics:
         """Create the initial series again with the next count."""
         self._known.clear()
 
+    def load(self, entries: Iterable[Entry]) -> None:
+        """Note which gangs of the whole ledger have had a reservation: their waits for quota are not observed again."""
+        self._had_quota = {
+            entry.uid
+            for entry in entries
+            if entry.state is State.RESERVED
+            or (entry.state.waiting and entry.uid in self._had_quota)
+        }
+
     def count(self, change: EntryChange, priority: str) -> None:
         """Count one committed change. ``priority``: the workload's priority class, ``""`` for none."""
         before, after = change.before, change.after
@@ -153,6 +163,10 @@ class LifecycleMetrics:
         was = before.state if before is not None else None
         if was is not after.state:
             self._moved(change, where, priority)
+            if after.state is State.RESERVED:
+                self._had_quota.add(after.uid)
+            elif not after.state.waiting:
+                self._had_quota.discard(after.uid)
         if after.state in IN_QUEUE_ORDER and code is not Code.QUEUED:
             code_before = before.reason.code if before is not None else None
             if code is not code_before:
@@ -169,10 +183,10 @@ class LifecycleMetrics:
                 self._kept(by, after, at)
             case State.STARTING:
                 self._starts(before, by, after, at)
-            case State.RUNNING:
+            case State.RUNNING if after.reason.code is not Code.ADOPTED:
                 trace = self._trace(after)
                 self._start.labels(*by).observe(at - (after.started_at or at), trace)
-                if after.attempt == 1:
+                if _is_first(after, 1):
                     self._ready_wait.labels(*by).observe(at - after.queued_at, trace)
             case State.EVICTING:
                 self._leaves(change, where, priority)
@@ -182,7 +196,7 @@ class LifecycleMetrics:
                 self._deactivated.labels(*where, after.reason.code).inc()
             case State.FINISHED:
                 self._finished.labels(*by, after.reason.code).inc()
-                if after.attempt:
+                if after.past_seconds:
                     self._executed.labels(*by).observe(after.past_seconds)
             case _:
                 pass
@@ -200,7 +214,7 @@ class LifecycleMetrics:
             self._requeued.labels(*where, reason)
         self._ready_to_evicted.labels(*where, Code.PREEMPTED)
         self._eviction.labels(*by)
-        if after.attempt == 1:
+        if _is_first(after, 1):
             self._admission_wait.labels(*by).observe(at - after.queued_at, self._trace(after))
 
     def _trace(self, after: Entry) -> dict[str, str] | None:
@@ -208,8 +222,8 @@ class LifecycleMetrics:
 
     def _kept(self, by: tuple[str, ...], after: Entry, at: float) -> None:
         self._reserved.labels(*by).inc()
-        first = after.attempt == (1 if after.state is State.STARTING else 0)
-        if first and after.evictions == 0:
+        first = _is_first(after, 1 if after.state is State.STARTING else 0)
+        if first and after.uid not in self._had_quota:
             self._reserved_wait.labels(*by).observe(at - after.queued_at)
 
     def _leaves(self, change: EntryChange, where: tuple[str, ...], priority: str) -> None:
@@ -221,3 +235,8 @@ class LifecycleMetrics:
         ready_at = change.before.ready_at if change.before is not None else None
         if ready_at is not None:
             self._ready_to_evicted.labels(*where, reason).observe(change.at - ready_at)
+
+
+def _is_first(after: Entry, starts: int) -> bool:
+    """Whether its number of starts is ``starts``, and it has not run before. A gang that was adopted has run without a start."""
+    return after.attempt == starts and not after.past_seconds

@@ -658,7 +658,7 @@ class MetricsRecorder:
             "kind",
         )
         self._events = self._counter(
-            "watch_events_total", "Objects that watches delivered.", "kind"
+            "watch_events_total", "Objects that lists and watches delivered.", "kind"
         )
         self._relists = self._counter(
             "watch_relists_total", "Complete lists that watches read.", "kind"
@@ -676,14 +676,17 @@ class MetricsRecorder:
     def stage_took(self, stage: CycleStage, seconds: float) -> None:
         self._stages.labels(stage).observe(seconds)
 
-    def planned(self, plan: Plan, seconds: float) -> None:
-        """Count a plan and its duration with verification, even if the plan is discarded."""
+    def planned(self, plan: Plan) -> None:
+        """Count a plan, even if it is discarded."""
         self._plans.labels(plan.proof).inc()
-        result = "success" if plan.admitted else "inadmissible"
-        self._attempts.labels(result).inc()
-        self._attempt_time.labels(result).observe(seconds)
         self._alarms.inc(len(plan.alarms))
         self._unknown.inc(plan.stats.get("solver_unknown", 0))
+
+    def attempted(self, seconds: float, *, admitted: bool) -> None:
+        """Count a planning cycle and its duration with verification. ``admitted``: its commit started a gang."""
+        result = "success" if admitted else "inadmissible"
+        self._attempts.labels(result).inc()
+        self._attempt_time.labels(result).observe(seconds)
 
     def discarded(self, reason: DiscardReason) -> None:
         self._discarded.labels(reason).inc()
@@ -714,16 +717,21 @@ class MetricsRecorder:
         self.utilization.forget()
         for gauge in (self._reservations, self._used_lately):
             gauge.clear()
-        self._workload_gauges.load(())
+        self._load(())
         self._quota.show(None)
 
     def loaded(self, entries: Iterable[Entry], holdings: Holdings) -> None:
         """Count the whole ledger, at the start of a leadership."""
         known = list(entries)
-        self._workload_gauges.load(known)
+        self._load(known)
         self._quota.show(holdings)
         for entry in known:
             self._meet(self._names.cluster_queue(entry.cluster_queue))
+
+    def _load(self, entries: Sequence[Entry]) -> None:
+        self._workload_gauges.load(entries)
+        for lifecycle in self._lifecycles:
+            lifecycle.load(entries)
 
     def committed(
         self, changes: Sequence[EntryChange], priority_class: Callable[[Entry], str] = _no_class
@@ -806,9 +814,9 @@ class MetricsRecorder:
         self._writes.labels(kind, outcome).inc()
         self._write_time.labels(kind).observe(seconds)
 
-    def watched(self, kind: str, events: int, at: float) -> None:
-        """``events`` objects (0 for a bookmark) arrived for ``kind`` at unix time ``at``."""
-        self._events.labels(kind).inc(events)
+    def watched(self, kind: str, objects: int, at: float) -> None:
+        """``objects`` (0 for a bookmark or the end of a list) arrived for ``kind`` at unix time ``at``."""
+        self._events.labels(kind).inc(objects)
         self._last_event.labels(kind).set(at)
 
     def unwatched(self, kind: str) -> None:

@@ -140,9 +140,9 @@ class TimedMetrics(MetricsRecorder):
     def stage(self, stage: CycleStage) -> AbstractContextManager[object]:
         return self._times.of(str(stage))
 
-    def planned(self, plan: Plan, seconds: float) -> None:
+    def planned(self, plan: Plan) -> None:
         """Count the time of the plan also by its decision."""
-        super().planned(plan, seconds)
+        super().planned(plan)
         stage = STARTS if plan.admitted else WAITS
         last = self._times.spent.get(str(CycleStage.PLAN), [])[-1:]  # none between two phases
         self._times.spent.setdefault(stage, []).extend(last)

@@ -18,10 +18,12 @@ from aiohttp import web
 
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.reflector import Pace, Reflector
+from queuectl.cluster.reflector import Pace, Reflector, WatchHooks
 from queuectl.cluster.resources import watched
 from queuectl.cluster.stream import INITIAL_EVENTS_END
+from queuectl.control.composition import WatchMeter
 from queuectl.domain.records import Deleted, Delta, ListCompleted, Unreadable, Upserted
+from queuectl.telemetry.metrics import MetricsRecorder
 from tests.cluster.test_client import kubeconfig
 
 PODS = next(resource for resource in watched() if resource.name == "pods")
@@ -112,11 +114,11 @@ class Seen:
     def sink(self, deltas: Any) -> None:
         self.deltas += deltas
 
-    def listed(self, resource: str, objects: int) -> None:
+    def listed(self, resource: str) -> None:
         self.hooks["listed"] += 1
 
-    def received(self, resource: str, events: int) -> None:
-        self.hooks["received"] += events
+    def received(self, resource: str, objects: int) -> None:
+        self.hooks["received"] += 1
 
     def interrupted(self, resource: str, error: str) -> None:
         self.hooks["interrupted"] += 1
@@ -159,6 +161,7 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
             pace: Pace = PACE,
             resource: Any = PODS,
             reported: set[str] | None = None,
+            hooks: WatchHooks | None = None,
         ) -> tuple[Seen, Scripted]:
             scripted, seen = Scripted(list(script)), Seen()
             app = web.Application()
@@ -172,7 +175,14 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
             api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, port)))
             stack.push_async_callback(api.close)
             reflector = Reflector(
-                api, resource, seen.sink, seen.synced.append, seen, pace, seen.sleep, reported
+                api,
+                resource,
+                seen.sink,
+                seen.synced.append,
+                hooks or seen,
+                pace,
+                seen.sleep,
+                reported,
             )
             task = asyncio.create_task(reflector.run())
             try:
@@ -413,7 +423,7 @@ async def test_resources_that_an_older_release_does_not_serve_are_reported_once_
             reported=reported,
         )
         assert seen.waits == [900.0, 900.0]
-        assert seen.hooks == {"listed": 1, "absent": 2}, "nothing is watched"
+        assert seen.hooks == {"absent": 2}, "nothing is listed or watched"
     assert len(devices) == 4
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "resource.k8s.io/v1: not used, the API server is older than Kubernetes 1.34"
@@ -426,9 +436,38 @@ async def test_a_built_in_kind_never_counts_as_absent(run: Run) -> None:
     assert len(seen.waits) == 1
 
 
-async def test_events_and_bookmarks_are_counted(run: Run) -> None:
-    seen, _ = await run(stream(added("a", 5), ALL, bookmark(12)))
-    assert seen.hooks["received"] == 3
+WATCH_LIST = (stream(added("a", 5), added("b", 6), ALL, bookmark(12), added("c", 13)),)
+PAGES = (
+    refuse(400),
+    page(pod("a", 5), pod("b", 6), version=10, token="next"),
+    page(version=10),
+    stream(bookmark(12), added("c", 13)),
+)
+
+
+@pytest.mark.parametrize("answers", [WATCH_LIST, PAGES], ids=["WatchList", "pages"])
+async def test_each_object_is_counted_once_and_bookmarks_are_not(
+    run: Run, answers: tuple[Answer, ...]
+) -> None:
+    metrics = MetricsRecorder()
+    await run(*answers, hooks=WatchMeter(metrics))
+    objects, lists = (
+        metrics.registry.get_sample_value(f"queuectl_watch_{name}_total", {"kind": "pods"})
+        for name in ("events", "relists")
+    )
+    assert (objects, lists) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [(stream(ALL),), (refuse(400), page(version=10))],
+    ids=["WatchList", "pages"],
+)
+async def test_a_list_without_objects_is_an_answer(run: Run, answers: tuple[Answer, ...]) -> None:
+    metrics = MetricsRecorder()
+    await run(*answers, hooks=WatchMeter(metrics))
+    last = "queuectl_watch_last_event_timestamp_seconds"
+    assert metrics.registry.get_sample_value(last, {"kind": "pods"})
 
 
 @asynccontextmanager

@@ -224,6 +224,11 @@ def discarded(world: Rig) -> float | None:
     return world.metrics.registry.get_sample_value("queuectl_discarded_plans_total", labels)
 
 
+def cycles_that_admit(world: Rig) -> float | None:
+    labels = {"result": "success"}
+    return world.metrics.registry.get_sample_value("queuectl_admission_attempts_total", labels)
+
+
 @pytest.mark.parametrize(
     ("kind", "change", "code", "plans"),
     [
@@ -251,8 +256,10 @@ async def test_a_decision_that_the_newest_configuration_forbids_is_dropped_and_t
         assert (second, Code.ADMITTED) in seen.plan
         assert entry.attempt == 0
         assert (seen.loads, discarded(world)) == (0, plans)
+        assert cycles_that_admit(world) == 1, "that of the first gang"
         await world.store.put_config(document)
         await world.until_state(second, State.RUNNING)
+        assert cycles_that_admit(world) == 2
         await world.at_rest()
 
 

@@ -19,6 +19,7 @@ from queuectl.domain.commands import Action
 from queuectl.domain.estimates import Arrival
 from queuectl.domain.events import (
     Admit,
+    Adopt,
     Drained,
     Ended,
     Event,
@@ -34,7 +35,7 @@ from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
 from queuectl.domain.mig import MigPhase, MigResult
 from queuectl.domain.node_health import Straggler
-from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof, SlipCause
+from queuectl.domain.plan import Cost, Plan, Preemption, Proof, SlipCause
 from queuectl.domain.queues import LocalQueue, QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Pending, Snapshot
@@ -54,7 +55,7 @@ from queuectl.telemetry.metrics import (
     MetricsRecorder,
     WriteResult,
 )
-from tests.api.support import LIVES, PLACED, asked, job, live_through
+from tests.api.support import LIVES, PLACED, PREEMPT, QUOTA, RESERVE, asked, job, live_through
 from tests.planner.build import gang
 from tests.planner.test_budgets import budget, runs, spending
 from tests.support.metricnames import DOCS, documented
@@ -155,7 +156,8 @@ def busy() -> MetricsRecorder:
     metrics.loaded(standing, holdings(*standing, nodes=[node("a")]))
     for stage in CycleStage:
         metrics.stage_took(stage, 0.1)
-    metrics.planned(Plan(), 0.01)
+    metrics.planned(Plan())
+    metrics.attempted(0.01, admitted=False)
     for reason in DiscardReason:
         metrics.discarded(reason)
     metrics.leading(3)
@@ -530,6 +532,27 @@ class TestDecisions:
         assert value(metrics, "quota_reserved_wait_time_seconds_sum", **by) == 10
         assert value(metrics, "admission_wait_time_seconds_sum", **by) == 20
 
+    def test_the_wait_for_quota_is_timed_once_though_reservations_are_released(self) -> None:
+        metrics = MetricsRecorder()
+        released = live_through(job("a"), RESERVE, QUOTA, RESERVE, QUOTA, Admit(PLACED))
+        metrics.committed(released)
+        by = {"cluster_queue": "team-a", "priority_class": ""}
+        assert value(metrics, "quota_reserved_workloads_total", **by) == 3
+        assert value(metrics, "quota_reserved_wait_time_seconds_count", **by) == 1
+        assert value(metrics, "quota_reserved_wait_time_seconds_sum", **by) == 10
+        assert value(metrics, "admission_wait_time_seconds_sum", **by) == 50
+
+    def test_a_new_leader_does_not_time_the_wait_for_a_reservation_that_it_read(self) -> None:
+        _, reserved, *later = live_through(job("a"), RESERVE, QUOTA, RESERVE, QUOTA, Admit(PLACED))
+        metrics = MetricsRecorder()
+        metrics.loaded([reserved.after], holdings())
+        for change in later:
+            metrics.committed([change])
+            metrics.loaded([change.after], holdings())  # it reads the ledger again
+        by = {"cluster_queue": "team-a", "priority_class": ""}
+        assert value(metrics, "quota_reserved_workloads_total", **by) == 2
+        assert value(metrics, "quota_reserved_wait_time_seconds_count", **by) is None
+
     @pytest.mark.parametrize(("life", "seconds"), [("reserved", 10), ("pending", 0)])
     def test_what_a_lease_waited_for_is_timed_and_nothing_where_there_was_none(
         self, life: str, seconds: float
@@ -569,6 +592,26 @@ class TestDecisions:
         assert value(metrics, "admitted_workloads_total", **by) == 2
         assert value(metrics, "admission_wait_time_seconds_count", **by) == 1
 
+    @pytest.mark.parametrize("attempt", [0, 1])
+    def test_a_gang_that_already_ran_when_it_was_found_has_no_wait_and_no_start_time(
+        self, attempt: int
+    ) -> None:
+        metrics = MetricsRecorder()
+        adopted = Adopt(PLACED, attempt, started_at=-432000.0)
+        metrics.committed(live_through(job("a"), adopted, PREEMPT, Drained(), Admit(PLACED)))
+        by = {"cluster_queue": "team-a", "priority_class": ""}
+        assert value(metrics, "admitted_workloads_total", **by) == 1
+        for name in ("admitted_until_ready", "ready", "admission", "quota_reserved"):
+            count = value(metrics, f"{name}_wait_time_seconds_count", **by)
+            assert count in (None, 0), name
+
+    def test_the_run_time_of_a_gang_that_already_ran_when_it_was_found_is_timed(self) -> None:
+        metrics = MetricsRecorder()
+        found = Adopt(PLACED, attempt=0, started_at=1.0)
+        metrics.committed(live_through(job("a"), found, Ended(JobOutcome.SUCCEEDED)))
+        by = {"cluster_queue": "team-a", "priority_class": ""}
+        assert value(metrics, "execution_time_seconds_sum", **by) == 20
+
     @pytest.mark.parametrize(
         ("name", "reason"),
         [("pending", "WaitingForQuota"), ("reserved", "WaitingForPreemptedWorkloads")],
@@ -591,20 +634,26 @@ class TestDecisions:
         assert value(metrics, "preempted_workloads_total", **labels) == 1
         assert value(metrics, "lost_gpu_seconds_total", **labels) == 120
 
-    def test_plans_are_counted_by_proof_and_by_success(self) -> None:
+    def test_plans_are_counted_by_proof(self) -> None:
         metrics = MetricsRecorder()
-        metrics.planned(Plan(admitted=(Admission("a", PLACED),)), 0.02)
-        metrics.planned(Plan(proof=Proof.UNDECIDED), 0.03)
+        metrics.planned(Plan())
+        metrics.planned(Plan(proof=Proof.UNDECIDED))
         assert value(metrics, "plans_total", result="optimal") == 1
         assert value(metrics, "plans_total", result="undecided") == 1
-        assert value(metrics, "admission_attempts_total", result="success") == 1
-        assert value(metrics, "admission_attempts_total", result="inadmissible") == 1
+
+    @pytest.mark.parametrize(("admitted", "result"), [(True, "success"), (False, "inadmissible")])
+    def test_planning_cycles_are_counted_and_timed_by_result(
+        self, admitted: bool, result: str
+    ) -> None:
+        metrics = MetricsRecorder()
+        metrics.attempted(0.02, admitted=admitted)
+        assert value(metrics, "admission_attempts_total", result=result) == 1
+        assert value(metrics, "admission_attempt_duration_seconds_sum", result=result) == 0.02
 
     def test_what_broke_in_the_solver_and_what_a_limit_ended_is_counted(self) -> None:
         metrics = MetricsRecorder()
-        metrics.planned(
-            Plan(alarms=("MODEL_INVALID", "MODEL_INVALID"), stats={"solver_unknown": 3}), 0.01
-        )
+        alarms = ("MODEL_INVALID", "MODEL_INVALID")
+        metrics.planned(Plan(alarms=alarms, stats={"solver_unknown": 3}))
         assert value(metrics, "solver_alarms_total") == 2
         assert value(metrics, "solver_unknown_total") == 3
 

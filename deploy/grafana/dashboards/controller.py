@@ -57,10 +57,10 @@ CONTROLLER: Final = Board(
                 Panel("Write duration (p95)", "Duration of a write to the API server, as the controller measures it.",
                       [Query("histogram_quantile(0.95, sum by (le, kind) (rate(queuectl_cluster_write_duration_seconds_bucket[$__rate_interval])))",
                              "{{kind}}")], Unit.SECONDS, empty="No writes in the time range."),
-                Panel("Unconfirmed starts and stops (gangs)", "Committed writes that the watch has not confirmed yet. A value that does not fall:"
-                      " see the alert QueuectlWritesNotConfirmed.",
+                Panel("Unconfirmed writes (gangs)", "Committed starts, stops and moves that the watch has not confirmed yet. Starts or stops whose"
+                      " number does not fall: see the alert QueuectlWritesNotConfirmed.",
                       [Query("queuectl_outbox_intents", "{{kind}}")], Unit.GANGS, Look.STACK,
-                      empty="No start or stop since the start of the controller."),
+                      empty="No start, stop or move since the start of the controller."),
                 Panel("Watched objects per second", "Objects that the watches delivered, by kind.",
                       [Query("sum by (kind) (rate(queuectl_watch_events_total[$__rate_interval]))", "{{kind}}")], Unit.PER_SECOND),
                 Panel("Watch age", "Time since the API server last answered the watch. It sends a bookmark every minute.",

@@ -188,16 +188,18 @@ class Planning:
         await self._keep_failures(planned, contained)
         checked = contained.checked
         if checked is None:
+            self._metrics.attempted(took, admitted=False)
             return self._failed(contained.error)
         mig = await self._answered(answer, planned)
         decision = self._completed(contained, checked.plan, (*refusals, *beyond))
-        self._metrics.planned(decision, took)
+        self._metrics.planned(decision)
         lines = self._cache.get(checked.snapshot.config, PendingGangs)  # of the plan
         if lines is not None:
             self._metrics.pending_classes.planned(lines, self._leader_state.entry)
         for alarm in dict.fromkeys(decision.alarms):
             log.error("solver_failed", message=alarm, count=decision.alarms.count(alarm))
         if not checked.usable:
+            self._metrics.attempted(took, admitted=False)
             return await self._discard(checked)
         if contained.cohort and contained.error is not None:
             self._containment.failed(Boundary.TASK, _PLANNING, contained.error)
@@ -209,9 +211,13 @@ class Planning:
         self._diagnoser.planned(checked)
         self._window.answered(checked.plan.pending, out)
         self._set_next_plan(contained, checked, decision, changed=changed)
-        changes = await self._commit(
-            snapshot, decision, took, catalog, checked, mig, whole=not contained.cohort
-        )
+        changes: list[EntryChange] = []
+        try:
+            changes = await self._commit(
+                snapshot, decision, took, catalog, checked, mig, whole=not contained.cohort
+            )
+        finally:  # a plan that is not committed admits no gang
+            self._metrics.attempted(took, admitted=any(map(_starts, changes)))
         if beyond and any(map(_leaves_room, changes)):
             self._wakeup.plan()  # others are considered instead of those that start or are held
         if any(c.before is not None and c.before.awaits_checks for c in changes):
@@ -451,6 +457,11 @@ class Planning:
         self._metrics.reserved(snapshot, decision.reserved)
         started = [a for a in decision.admitted if a.uid in committed]
         self._metrics.fleet.started(spreads(snapshot, started, self._cache))
+
+
+def _starts(change: EntryChange) -> bool:
+    before = change.before
+    return change.after.state is State.STARTING and before is not None and before.state.waiting
 
 
 def _leaves_room(change: EntryChange) -> bool:
