@@ -17,7 +17,7 @@ from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.containment import SetAsideObject, Suspect
 from queuectl.domain.folding import Fold
 from queuectl.domain.followed import FollowedReport
-from queuectl.domain.identity import Session
+from queuectl.domain.identity import Caller, Session
 from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.ledger import (
     CycleDecision,
@@ -501,12 +501,19 @@ class AuditStore(Protocol):
 
 
 class Sessions(Protocol):
-    """Browser sessions, under hashes of their ids."""
+    """Browser sessions, under hashes of their ids. Their times are those of the database."""
 
-    async def open(self, key: str, session: Session) -> None:
-        """Store a session, and delete sessions that have expired before its start."""
+    async def open(self, key: str, caller: Caller, seconds: float, ends: float | None) -> Session:
+        """Store a session that begins now, and delete expired sessions.
 
-    async def find(self, key: str, now: float) -> Session | None:
+        Args:
+            key: of the session.
+            caller: its user.
+            seconds: its longest duration.
+            ends: unix seconds at which it ends at the latest; None = no such time.
+        """
+
+    async def find(self, key: str) -> Session | None:
         """The session; None without one, or if it has expired."""
 
     async def close(self, key: str) -> None:

@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import select
 
 from queuectl.db.audit import listing
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.ports import Commit
+from queuectl.db.tables import sessions
 from queuectl.domain.audit import AuditFilter, AuditLine, RequestOutcome
-from queuectl.domain.identity import Caller, Session
+from queuectl.domain.identity import Caller
 from tests.api.support import LOCAL_QUEUE, job, live_through
 from tests.db.test_plans import plan
 from tests.doubles.store import MemoryStore
@@ -21,7 +23,8 @@ from tests.support.stores import PostgresStore
 AnyStore = MemoryStore | PostgresStore
 
 ALICE = Caller("alice", ("dev", "ops"), "uid-1", {"scopes": ("a", "b"), "none": ()})
-SESSION = Session(ALICE, 100.0, 200.0)
+LONG = 3600.0
+"""Seconds that no test takes."""
 LINE = AuditLine(0, 5.0, "r-1", "alice", ("dev",), "PUT", "/api/v1/cohorts/all")
 
 
@@ -44,32 +47,63 @@ async def any_store(location: str | None) -> AsyncIterator[AnyStore]:
 
 
 async def test_a_session_is_read_as_it_was_opened(any_store: AnyStore) -> None:
-    await any_store.sessions.open("key", SESSION)
-    assert await any_store.sessions.find("key", 150.0) == SESSION
-    assert await any_store.sessions.find("another", 150.0) is None
+    opened = await any_store.sessions.open("key", ALICE, LONG, None)
+    assert opened.caller == ALICE
+    assert await any_store.sessions.find("key") == opened
+    assert await any_store.sessions.find("another") is None
+
+
+async def test_a_session_begins_and_ends_by_the_clock_of_the_database(any_store: AnyStore) -> None:
+    before = await any_store.now()
+    opened = await any_store.sessions.open("key", ALICE, LONG, None)
+    assert before <= opened.since <= await any_store.now()
+    assert opened.until - opened.since == pytest.approx(LONG, abs=60.0)
+
+
+async def test_a_session_ends_with_the_token_of_its_caller(any_store: AnyStore) -> None:
+    now = await any_store.now()
+    short = await any_store.sessions.open("short", ALICE, LONG, now + 60.0)
+    assert short.until == now + 60.0
+    long = await any_store.sessions.open("long", ALICE, LONG, now + 10 * LONG)
+    assert long.until - long.since == pytest.approx(LONG, abs=60.0)
 
 
 async def test_an_expired_session_is_not_found(any_store: AnyStore) -> None:
-    await any_store.sessions.open("key", SESSION)
-    assert await any_store.sessions.find("key", 199.9) is not None
-    assert await any_store.sessions.find("key", 200.0) is None
+    await any_store.sessions.open("key", ALICE, 0.0, None)
+    await any_store.sessions.open("token", ALICE, LONG, await any_store.now())
+    assert await any_store.sessions.find("key") is None
+    assert await any_store.sessions.find("token") is None
 
 
 async def test_a_closed_session_is_deleted_and_closing_it_again_has_no_effect(
     any_store: AnyStore,
 ) -> None:
-    await any_store.sessions.open("key", SESSION)
-    await any_store.sessions.open("other", SESSION)
+    await any_store.sessions.open("key", ALICE, LONG, None)
+    other = await any_store.sessions.open("other", ALICE, LONG, None)
     for _ in range(2):
         await any_store.sessions.close("key")
-    assert await any_store.sessions.find("key", 150.0) is None
-    assert await any_store.sessions.find("other", 150.0) == SESSION
+    assert await any_store.sessions.find("key") is None
+    assert await any_store.sessions.find("other") == other
 
 
-async def test_opening_a_session_deletes_expired_ones(any_store: AnyStore) -> None:
-    await any_store.sessions.open("old", SESSION)
-    await any_store.sessions.open("new", replace(SESSION, since=200.0, until=300.0))
-    assert await any_store.sessions.find("old", 0.0) is None  # not even if clocks are set back
+async def test_opening_a_session_deletes_expired_ones_alone(
+    any_store: AnyStore, location: str | None
+) -> None:
+    await any_store.sessions.open("old", ALICE, 0.0, None)
+    await any_store.sessions.open("valid", ALICE, LONG, None)
+    await any_store.sessions.open("new", ALICE, LONG, None)
+    assert await stored(any_store, location) == {"valid", "new"}
+
+
+async def stored(any_store: AnyStore, location: str | None) -> set[str]:
+    """The keys of all sessions, expired or not."""
+    if location is None:
+        return set(any_store.database.sessions)  # type: ignore[union-attr]  # it is in memory
+    engine = make_engine(DatabaseSettings(location))
+    async with engine.connect() as connection:
+        keys = set(await connection.scalars(select(sessions.c.key)))
+    await engine.dispose()
+    return keys
 
 
 # ---- the audit log
