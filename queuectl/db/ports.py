@@ -488,7 +488,7 @@ class AuditStore(Protocol):
     """The audit log."""
 
     async def begin(self, line: AuditLine) -> int:
-        """Write a line without an outcome. This method assigns its id."""
+        """Write a line without an outcome. This method assigns its id and its time, by the clock of the database."""
 
     async def end(self, number: int, outcome: RequestOutcome) -> None:
         """Complete a line."""
@@ -496,8 +496,8 @@ class AuditStore(Protocol):
     async def lines(self, filters: AuditFilter, limit: int) -> tuple[AuditLine, ...]:
         """The newest of these lines, newest first."""
 
-    async def prune(self, before: float) -> int:
-        """Delete some lines older than ``before`` (unix seconds). Returns their number."""
+    async def prune(self, age: float) -> int:
+        """Delete some lines older than ``age`` seconds, by the clock of the database. Returns their number."""
 
 
 class Sessions(Protocol):

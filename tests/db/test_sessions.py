@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import select
 
-from queuectl.db.audit import listing
+from queuectl.db.audit import listing, outdated
 from queuectl.db.engine import DatabaseSettings, make_engine
-from queuectl.db.ports import Commit
+from queuectl.db.ports import Commit, ConfigurationBatch
 from queuectl.db.tables import sessions
 from queuectl.domain.audit import AuditFilter, AuditLine, RequestOutcome
 from queuectl.domain.identity import Caller
@@ -25,7 +25,7 @@ AnyStore = MemoryStore | PostgresStore
 ALICE = Caller("alice", ("dev", "ops"), "uid-1", {"scopes": ("a", "b"), "none": ()})
 LONG = 3600.0
 """Seconds that no test takes."""
-LINE = AuditLine(0, 5.0, "r-1", "alice", ("dev",), "PUT", "/api/v1/cohorts/all")
+LINE = AuditLine(0, 0.0, "r-1", "alice", ("dev",), "PUT", "/api/v1/cohorts/all")
 
 
 @pytest.fixture(params=["memory", "postgres"])
@@ -113,18 +113,34 @@ async def lines(any_store: AnyStore, **wanted: object) -> list[AuditLine]:
     return list(await any_store.audit.lines(AuditFilter(**wanted), 100))  # type: ignore[arg-type]  # a table
 
 
+async def written(any_store: AnyStore, *of_leader: AuditLine) -> None:
+    """Write lines with their times, as a leader does."""
+    epoch = await any_store.take_over("test", 0)
+    begun, _ = await any_store.configuration()
+    batch = ConfigurationBatch(begun, (), (), of_leader)
+    await any_store.write_configuration(batch, epoch=epoch)
+
+
 async def test_a_line_is_written_first_and_completed_by_its_outcome(
     any_store: AnyStore,
 ) -> None:
     number = await any_store.audit.begin(LINE)
-    assert await lines(any_store) == [replace(LINE, id=number)]
+    [begun] = await lines(any_store)
+    assert begun == replace(LINE, id=number, at=begun.at)
     await any_store.audit.end(number, RequestOutcome("putCohort", 201, "created"))
-    done = replace(LINE, id=number, operation="putCohort", status=201, detail="created")
+    done = replace(begun, operation="putCohort", status=201, detail="created")
     assert await lines(any_store) == [done]
 
 
+async def test_a_line_has_the_time_of_the_database(any_store: AnyStore) -> None:
+    before = await any_store.now()
+    await any_store.audit.begin(replace(LINE, at=before + 10 * LONG))
+    [line] = await lines(any_store)
+    assert before <= line.at <= await any_store.now()
+
+
 async def test_lines_are_listed_newest_first_in_pages(any_store: AnyStore) -> None:
-    numbers = [await any_store.audit.begin(replace(LINE, at=float(n))) for n in range(5)]
+    numbers = [await any_store.audit.begin(LINE) for _ in range(5)]
     assert numbers == sorted(numbers)
     first = await any_store.audit.lines(AuditFilter(), 2)
     assert [line.id for line in first] == [numbers[4], numbers[3]]
@@ -133,13 +149,12 @@ async def test_lines_are_listed_newest_first_in_pages(any_store: AnyStore) -> No
 
 
 async def test_lines_are_found_by_caller_path_and_time(any_store: AnyStore) -> None:
-    written = [
+    await written(
+        any_store,
         replace(LINE, at=1.0, caller="alice", path="/api/v1/cohorts/a_b"),
         replace(LINE, at=2.0, caller="bob", path="/api/v1/cohorts/axb"),
         replace(LINE, at=3.0, caller="bob", path="/api/v1/workloads/x/hold"),
-    ]
-    for line in written:
-        await any_store.audit.begin(line)
+    )
     assert [line.at for line in await lines(any_store, caller="bob")] == [3.0, 2.0]
     assert [line.at for line in await lines(any_store, caller="bo")] == []
     assert [line.at for line in await lines(any_store, path="/api/v1/cohorts")] == [2.0, 1.0]
@@ -156,12 +171,13 @@ async def test_text_that_no_database_can_hold_does_not_stop_a_line(any_store: An
     assert "\x00" not in line.path + line.caller + line.detail
 
 
-async def test_old_lines_are_deleted(any_store: AnyStore) -> None:
-    for at in (1.0, 2.0, 3.0):
-        await any_store.audit.begin(replace(LINE, at=at))
-    assert await any_store.audit.prune(2.0) == 1
-    assert await any_store.audit.prune(2.0) == 0
-    assert [line.at for line in await lines(any_store)] == [3.0, 2.0]
+async def test_old_lines_are_deleted_by_the_clock_of_the_database(any_store: AnyStore) -> None:
+    now = await any_store.now()
+    ages = (3 * LONG, LONG, 0.0)
+    await written(any_store, *(replace(LINE, at=now - age) for age in ages))
+    assert await any_store.audit.prune(2 * LONG) == 1
+    assert await any_store.audit.prune(2 * LONG) == 0
+    assert [line.at for line in await lines(any_store)] == [now, now - LONG]
 
 
 async def test_a_page_of_the_log_is_read_by_an_index(
@@ -174,6 +190,14 @@ async def test_a_page_of_the_log_is_read_by_an_index(
                 lines = await plan(connection, listing(wanted, 100))
                 assert "Index" in lines
                 assert "Seq Scan" not in lines
+        await engine.dispose()
+
+
+async def test_only_the_old_lines_are_read_to_delete_them(postgres: TestPostgres) -> None:
+    async with postgres.filled(FILL) as url:
+        engine = make_engine(DatabaseSettings(url))
+        async with engine.connect() as connection:
+            assert "Index Cond" in await plan(connection, outdated(LONG))
         await engine.dispose()
 
 

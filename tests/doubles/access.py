@@ -93,7 +93,7 @@ class MemoryAudit:
 
     async def begin(self, line: AuditLine) -> int:
         await self._reach()
-        return self.add(line)
+        return self.add(replace(line, at=time.time()))
 
     def add(self, line: AuditLine) -> int:
         """Add a line as part of another write."""
@@ -118,8 +118,9 @@ class MemoryAudit:
         await self._reach()
         return tuple([line for line in reversed(self._rows) if wanted.matches(line)][:limit])
 
-    async def prune(self, before: float) -> int:
+    async def prune(self, age: float) -> int:
         await self._reach()
+        before = time.time() - age
         old = sum(line.at < before for line in self._rows)
         self._rows[:] = [line for line in self._rows if line.at >= before]
         return old
