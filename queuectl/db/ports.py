@@ -639,7 +639,9 @@ class ApiStore(StoreReads, WorkloadFacts, Protocol):
         """The workload of this name of each kind, by kind: the live one, otherwise the newest finished one."""
 
     async def add_command(self, command: Command) -> Command:
-        """Add a command for the leader. This method assigns its ``id``. A repeated request returns the first command.
+        """Add a command for the leader. This method assigns its ``id`` and its time, by the clock of the database.
+
+        A repeated request returns the first command.
 
         Raises:
             Conflict: the request id was used for something else.
