@@ -6,7 +6,6 @@ second command to a workload.
 
 # No postponed annotations here: see routes/config.py.
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 from uuid import uuid4
@@ -158,15 +157,16 @@ class CommandBatches:
         permitted: dict[str, Entry],
     ) -> dict[str, Command]:
         """The command for each workload on which the caller is allowed to act."""
-        caller, at, batch = caller_of(request), time.time(), key or str(uuid4())
+        caller, batch = caller_of(request), key or str(uuid4())
         by = body.by if body.by is not None and caller is ANONYMOUS else caller.name
         admin = await self._guard.may(request, Right("create", f"workloads/{action}"))
         commands = {}
         for uid in permitted:
             name = f"{batch}:{uid}"
             request_id = name if caller is ANONYMOUS else own(caller, name)
+            # The store assigns the id and the time.
             commands[uid] = Command(
-                *(0, uid, action, by, request_id, at), why=body.why or "", admin=admin
+                *(0, uid, action, by, request_id, 0.0), why=body.why or "", admin=admin
             )
         return commands
 

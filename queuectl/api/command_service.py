@@ -121,7 +121,7 @@ class CommandService:
         if command.report is not None and entry.checks.of(command.report.check) is None:
             named = ", ".join(status.name for status in entry.checks.statuses)
             _refuse("check", f"{command.report.check} is not a check of {entry.ref} now ({named})")
-        if command.until is not None and command.until <= command.at:
+        if command.until is not None and command.until <= time.time():
             _refuse("until", "is not in the future")
         if command.until is not None and command.priority is None:
             _refuse("until", "is the end of a priority that is set; none is set here")
@@ -159,7 +159,7 @@ def _command(
         action=action,
         by=by,
         request_id=request_id,
-        at=time.time(),
+        at=0.0,  # the store assigns the time
         priority=body.priority if isinstance(body, PriorityBody) else None,
         until=until.timestamp() if until is not None else None,
         queue=body.queue if isinstance(body, MoveBody) else None,

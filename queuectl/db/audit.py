@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import CursorResult, Select, delete, insert, select, update
 
 from queuectl.db.engine import storable
-from queuectl.db.tables import audit
+from queuectl.db.tables import NOW, audit
 from queuectl.db.usage import Transaction
 from queuectl.domain.audit import AuditFilter, AuditLine, RequestOutcome
 
@@ -22,9 +22,9 @@ class AuditLog:
         self._statement = statement
 
     async def begin(self, line: AuditLine) -> int:
-        """Write a line without an outcome. This method assigns its id."""
+        """See the Protocol."""
         row = {
-            "at": line.at,
+            "at": NOW,
             "request_id": line.request_id,
             "caller": storable(line.caller),
             "groups": list(line.groups),
@@ -54,13 +54,19 @@ class AuditLog:
             rows = await connection.execute(listing(filters, limit))
             return tuple(AuditLine(**{**row._mapping, "groups": tuple(row.groups)}) for row in rows)
 
-    async def prune(self, before: float) -> int:
-        """Delete some lines older than ``before`` (unix seconds); how many."""
-        c = audit.c
-        old = select(c.id).where(c.at < before).order_by(c.at).limit(_BATCH)
+    async def prune(self, age: float) -> int:
+        """See the Protocol."""
+        gone = delete(audit).where(audit.c.id.in_(outdated(age)))
         async with self._statement("deleting old lines of the audit log") as connection:
-            gone: CursorResult[Any] = await connection.execute(delete(audit).where(c.id.in_(old)))
-            return gone.rowcount
+            deleted: CursorResult[Any] = await connection.execute(gone)
+            return deleted.rowcount
+
+
+def outdated(age: float) -> Select[Any]:
+    """Ids of some lines older than ``age`` seconds."""
+    c = audit.c
+    before = select(NOW - age).scalar_subquery()  # read once, so an index can be used
+    return select(c.id).where(c.at < before).order_by(c.at).limit(_BATCH)
 
 
 def listing(filters: AuditFilter, limit: int) -> Select[Any]:

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from queuectl.db.bulk import arrays, unnest_rows
 from queuectl.db.engine import storable
 from queuectl.db.rows import command_from
-from queuectl.db.tables import commands, workloads
+from queuectl.db.tables import NOW, commands, workloads
 from queuectl.domain.commands import (
     DONE,
     MOST_WAITING,
@@ -39,7 +39,7 @@ _STATES: Final[dict[CommandState, ColumnElement[bool]]] = {
 
 
 async def add(connection: AsyncConnection, command: Command) -> Command:
-    """Add a command. This function assigns its ``id``. A repeated request returns the first command.
+    """Add a command. This function assigns its ``id`` and its time. A repeated request returns the first command.
 
     Raises:
         Conflict: the request id was used for something else.
@@ -58,7 +58,7 @@ async def add(connection: AsyncConnection, command: Command) -> Command:
         "priority": command.priority,
         "by": storable(command.by),
         "request_id": command.request_id,
-        "at": command.at,
+        "at": NOW,
         "until": command.until,
         "queue": command.queue,
         "why": storable(command.why),

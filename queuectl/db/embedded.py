@@ -47,6 +47,7 @@ USER: Final = "queuectl"
 DATABASE: Final = "queuectl"
 _POLL_SECONDS: Final = 0.02
 _LOG_BYTES: Final = 4 << 20
+_LOG_SECONDS: Final = 1.0
 _STOP_SIGNALS: Final = ((signal.SIGINT, 20.0), (signal.SIGQUIT, 5.0), (signal.SIGKILL, 5.0))
 _SETTINGS: Final = {
     "listen_addresses": "",
@@ -91,6 +92,7 @@ class EmbeddedServer:
         self._settings = {**_SETTINGS, **({} if durable else _VOLATILE), **(settings or {})}
         self._timeout = timeout
         self._process: subprocess.Popen[bytes] | None = None
+        self._limiting: asyncio.Task[None] | None = None
         self._lock: IO[str] | None = None
         self.sockets = _socket_directory(self.directory, self._account)
 
@@ -127,12 +129,14 @@ class EmbeddedServer:
             return
         self._prepare()
         self._acquire()
+        self._limit_log()
         try:
             async with asyncio.timeout(self._timeout):
                 await self._settle()
                 await self._create_cluster()
                 await self._launch()
                 await self._create_database()
+            self._limiting = asyncio.create_task(self._keep_log_limited())
         except BaseException as error:
             await asyncio.shield(self._end(_STOP_SIGNALS[1:]))
             if isinstance(error, TimeoutError):
@@ -144,6 +148,9 @@ class EmbeddedServer:
         await self._end(_STOP_SIGNALS[1:] if immediate else _STOP_SIGNALS)
 
     async def _end(self, signals: tuple[tuple[signal.Signals, float], ...]) -> None:
+        if self._limiting is not None:
+            self._limiting.cancel()
+            self._limiting = None
         process = self._process
         if process is not None:
             for number, seconds in signals:
@@ -281,10 +288,8 @@ class EmbeddedServer:
     def _spawn(self, program: Path, *arguments: str) -> subprocess.Popen[bytes]:
         account = (str(self._account.uid), str(self._account.gid)) if self._account else ("-", "-")
         kept = ("PATH", "LD_LIBRARY_PATH")
-        log = self.directory / "log"
-        if self._log_size() > _LOG_BYTES:
-            log.rename(log.with_suffix(".1"))
-        with log.open("ab") as output:
+        # Each program appends, so the file can be emptied while it runs.
+        with (self.directory / "log").open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-I", "-S", launch.__file__, str(os.getpid()), *account, str(program), *arguments],
                 cwd="/",
@@ -293,6 +298,19 @@ class EmbeddedServer:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )  # fmt: skip
+
+    async def _keep_log_limited(self) -> None:
+        while True:
+            await asyncio.sleep(_LOG_SECONDS)
+            self._limit_log()
+
+    def _limit_log(self) -> None:
+        """Keep a copy of a log that is too long, and empty it. Without space for the copy, only empty it."""
+        if self._log_size() > _LOG_BYTES:
+            log = self.directory / "log"
+            with suppress(OSError):
+                shutil.copyfile(log, log.with_suffix(".1"))
+            os.truncate(log, 0)
 
     def _log_size(self) -> int:
         log = self.directory / "log"

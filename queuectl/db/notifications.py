@@ -7,6 +7,7 @@ the database's clock.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -165,10 +166,9 @@ class NotificationTables:
             if row is None:
                 return None
             values = {"claimed_by": by, "claimed_until": NOW + seconds, "claimed_at": NOW}
-            await connection.execute(
-                update(notification_progress).where(_is(row.receiver, row.mode)).values(values)
-            )
-            return _progress(row)
+            own = update(notification_progress).where(_is(row.receiver, row.mode)).values(values)
+            claimed = await connection.execute(own.returning(notification_progress))
+            return _progress(claimed.one())
 
     async def extend(self, receiver: str, mode: Mode, by: str, seconds: float) -> bool:
         """See the Protocol."""
@@ -253,8 +253,8 @@ class NotificationTables:
     async def statuses(self) -> Sequence[ReceiverStatus]:
         """See the Protocol."""
         waiting = select(func.count()).where(_n.id > _p.line).scalar_subquery()
-        oldest = select(_n.at).where(_n.id > _p.line).order_by(_n.id).limit(1).scalar_subquery()
-        counts = waiting.label("waiting"), oldest.label("oldest_at")
+        age = select(NOW - _n.at).where(_n.id > _p.line).order_by(_n.id).limit(1)
+        counts = waiting.label("waiting"), age.scalar_subquery().label("oldest_age")
         all_rows = select(notification_progress, *counts)
         async with self._statement("reading the progress of receivers") as connection:
             rows = (await connection.execute(all_rows.order_by(_p.receiver, _p.mode))).all()
@@ -263,7 +263,7 @@ class NotificationTables:
                 receiver=row.receiver,
                 mode=Mode(row.mode),
                 waiting=row.waiting,
-                oldest_at=row.oldest_at,
+                oldest_age=row.oldest_age,
                 delivered=row.delivered,
                 dropped=row.dropped,
                 failures=row.failures,
@@ -339,10 +339,10 @@ class NotificationTables:
     async def announce_test(self, event: Event) -> None:
         """See the Protocol."""
         # The lock of the fence, under any epoch: ids become visible in their order.
-        fence_row = select(leadership.c.epoch).with_for_update(key_share=True)
+        fence_row = select(NOW).select_from(leadership).with_for_update(key_share=True)
         async with self._transaction("writing a test event") as connection:
-            await connection.execute(fence_row)
-            await add(connection, [event])
+            at = float((await connection.scalars(fence_row)).one())
+            await add(connection, [replace(event, at=at)])
 
     async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:
         """See the Protocol."""
@@ -450,6 +450,7 @@ def _progress(row: Found[Any]) -> Progress:
         dropped=row.dropped,
         dropped_since=row.dropped_since,
         dropped_until=row.dropped_until,
+        claimed_at=row.claimed_at,
     )
 
 

@@ -17,7 +17,7 @@ from queuectl.domain.commands import Answer, Command, CommandFilter
 from queuectl.domain.containment import SetAsideObject, Suspect
 from queuectl.domain.folding import Fold
 from queuectl.domain.followed import FollowedReport
-from queuectl.domain.identity import Session
+from queuectl.domain.identity import Caller, Session
 from queuectl.domain.job_usage import ContainerSums, JobUsage
 from queuectl.domain.ledger import (
     CycleDecision,
@@ -488,7 +488,7 @@ class AuditStore(Protocol):
     """The audit log."""
 
     async def begin(self, line: AuditLine) -> int:
-        """Write a line without an outcome. This method assigns its id."""
+        """Write a line without an outcome. This method assigns its id and its time, by the clock of the database."""
 
     async def end(self, number: int, outcome: RequestOutcome) -> None:
         """Complete a line."""
@@ -496,17 +496,24 @@ class AuditStore(Protocol):
     async def lines(self, filters: AuditFilter, limit: int) -> tuple[AuditLine, ...]:
         """The newest of these lines, newest first."""
 
-    async def prune(self, before: float) -> int:
-        """Delete some lines older than ``before`` (unix seconds). Returns their number."""
+    async def prune(self, age: float) -> int:
+        """Delete some lines older than ``age`` seconds, by the clock of the database. Returns their number."""
 
 
 class Sessions(Protocol):
-    """Browser sessions, under hashes of their ids."""
+    """Browser sessions, under hashes of their ids. Their times are those of the database."""
 
-    async def open(self, key: str, session: Session) -> None:
-        """Store a session, and delete sessions that have expired before its start."""
+    async def open(self, key: str, caller: Caller, seconds: float, ends: float | None) -> Session:
+        """Store a session that begins now, and delete expired sessions.
 
-    async def find(self, key: str, now: float) -> Session | None:
+        Args:
+            key: of the session.
+            caller: its user.
+            seconds: its longest duration.
+            ends: unix seconds at which it ends at the latest; None = no such time.
+        """
+
+    async def find(self, key: str) -> Session | None:
         """The session; None without one, or if it has expired."""
 
     async def close(self, key: str) -> None:
@@ -632,7 +639,9 @@ class ApiStore(StoreReads, WorkloadFacts, Protocol):
         """The workload of this name of each kind, by kind: the live one, otherwise the newest finished one."""
 
     async def add_command(self, command: Command) -> Command:
-        """Add a command for the leader. This method assigns its ``id``. A repeated request returns the first command.
+        """Add a command for the leader. This method assigns its ``id`` and its time, by the clock of the database.
+
+        A repeated request returns the first command.
 
         Raises:
             Conflict: the request id was used for something else.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from queuectl.db.engine import decode_json, storable
-from queuectl.db.tables import sessions
+from queuectl.db.tables import NOW, sessions
 from queuectl.db.usage import Transaction
 from queuectl.domain.identity import Caller, Session
 
@@ -18,24 +18,27 @@ class SessionStore:
         self._transaction = transaction
         self._statement = statement
 
-    async def open(self, key: str, session: Session) -> None:
-        """Store a session under the hash of its id, and delete expired sessions."""
-        c, caller = sessions.c, session.caller
+    async def open(self, key: str, caller: Caller, seconds: float, ends: float | None) -> Session:
+        """See the Protocol. ``key``: the hash of its id."""
+        c = sessions.c
         values = {
             "key": key,
             "caller": storable(caller.name),
             "identity": caller,
-            "since": session.since,
-            "until": session.until,
+            "since": NOW,
+            "until": func.least(NOW + seconds, ends),  # without a null
         }
+        expired = c.until <= select(NOW).scalar_subquery()  # read once, so an index can be used
+        opened = insert(sessions).values(values).returning(c.since, c.until)
         async with self._transaction("opening a session") as connection:
-            await connection.execute(delete(sessions).where(c.until <= session.since))
-            await connection.execute(insert(sessions).values(values))
+            await connection.execute(delete(sessions).where(expired))
+            row = (await connection.execute(opened)).one()
+        return Session(caller, row.since, row.until)
 
-    async def find(self, key: str, now: float) -> Session | None:
+    async def find(self, key: str) -> Session | None:
         """The session; None without one, or if it has expired."""
         c = sessions.c
-        found = select(sessions).where(c.key == key, c.until > now)
+        found = select(sessions).where(c.key == key, c.until > NOW)
         async with self._statement("reading a session") as connection:
             row = (await connection.execute(found)).one_or_none()
         if row is None:

@@ -213,6 +213,18 @@ class ControllerProcess:
         _take_down(self.home, self._supervisor)
 
 
+def exists(name: str) -> bool:
+    """Whether there is a controller of a cluster with this name, or what is left of one.
+
+    Raises:
+        ControllerFailed: its folder belongs to another user, so :func:`take_down` does not remove it.
+    """
+    home = home_of(name)
+    if home.exists() and home.stat().st_uid != os.geteuid():
+        raise ControllerFailed(f"{home} belongs to another user: remove it as that user or as root")
+    return home.exists()
+
+
 def take_down(name: str) -> bool:
     """Stop the controller of a cluster with this name and remove its folder.
 

@@ -87,7 +87,7 @@ def run(
         KeyboardInterrupt: after Ctrl-C, SIGTERM or SIGHUP, when everything is stopped and removed.
     """
     name = _NAME if keep else f"{_NAME}-{secrets.token_hex(3)}"
-    if keep and (layout.find(_NAME) is not None or controller.home_of(_NAME).exists()):
+    if keep and (_NAME in layout.names() or controller.exists(_NAME)):
         raise DemoIsUp("a demo is already running; stop it with `queuectl demo --down`")
     with _interruptible(), ExitStack() as stack:
         try:

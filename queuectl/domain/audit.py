@@ -23,7 +23,7 @@ class AuditLine:
 
     Attributes:
         id: rises with time; 0 = not written yet.
-        at: unix seconds.
+        at: unix seconds; of a request, the store assigns it.
         request_id: as answered in ``X-Request-Id`` and written in logs.
         caller: user name.
         groups: of the caller.

@@ -57,7 +57,7 @@ class Command:
         uid: of the workload.
         by: the user, as authenticated or as given on the command line.
         request_id: chosen by who asked; the same again is the same command.
-        at: unix seconds of the request.
+        at: unix seconds of the request; the store assigns it.
         priority: only of a PRIORITY; None takes an earlier one back.
         until: only of a PRIORITY: unix seconds at which it ends; None = when it is taken back.
         queue: only of a MOVE: the LocalQueue it moves to.

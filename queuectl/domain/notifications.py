@@ -207,7 +207,7 @@ class ReceiverStatus:
         receiver: its name.
         mode: immediate or digest.
         waiting: events after the cursor, for this receiver or not.
-        oldest_at: time of the oldest of them; None without one.
+        oldest_age: seconds since the oldest of them; None without one.
         delivered: events that were delivered, ever.
         dropped: events that were dropped since the last message about dropped events.
         failures: failed attempts since the last success.
@@ -218,7 +218,7 @@ class ReceiverStatus:
     receiver: str
     mode: Mode
     waiting: int
-    oldest_at: float | None
+    oldest_age: float | None
     delivered: int
     dropped: int
     failures: int
@@ -238,6 +238,7 @@ class Progress:
         dropped: events that were dropped since the last message about dropped events.
         dropped_since: time of the oldest of them; None if none was dropped.
         dropped_until: time of the newest of them.
+        claimed_at: time of the claim.
     """
 
     receiver: str
@@ -247,6 +248,7 @@ class Progress:
     dropped: int = 0
     dropped_since: float | None = None
     dropped_until: float | None = None
+    claimed_at: float = 0.0
 
 
 class NotificationStore(Protocol):
@@ -337,7 +339,7 @@ class NotificationStore(Protocol):
         ...
 
     async def announce_test(self, event: Event) -> None:
-        """Append an event of the type :attr:`EventType.RECEIVER_TEST`, in the order of the events of the leader."""
+        """Append an event of the type :attr:`EventType.RECEIVER_TEST`, in the order of the events of the leader. This method assigns its time."""
         ...
 
     async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:

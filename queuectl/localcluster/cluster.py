@@ -25,6 +25,7 @@ from queuectl.localcluster.bootstrap import Probe
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import START_SECONDS, Client, tls, wait_until
 from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.nodes import Nodes
 from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.spec import ClusterSpec
@@ -331,14 +332,14 @@ class LocalCluster:
 
 
 def take_down(name: str) -> bool:
-    """Stop a cluster and remove its files, also after a crash.
+    """Stop a cluster and remove its files, also after a crash. It need not be complete.
 
     Returns:
         Whether there was a cluster of this name.
     """
-    place = layout.find(name)
-    if place is None:
+    if name not in layout.names():
         return False
-    KeeperHandle(place.home).shutdown()
-    place.remove()
+    home = layout.clusters() / name
+    KeeperHandle(home).shutdown()
+    remove_tree(home)
     return True

@@ -21,8 +21,6 @@ from queuectl.localcluster.spec import ClusterSpec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from queuectl.localcluster.layout import Layout
-
 app = typer.Typer(help="Run a Kubernetes control plane on this machine.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the cluster.")]
@@ -96,9 +94,9 @@ def down(
     every: Annotated[bool, typer.Option("--all", help="Stop all clusters.")] = False,
 ) -> None:
     """Stop a cluster and remove its files."""
-    names = [one.name for one in layout.find_all()] if every else [name]
-    for one in names:
-        take_down(layout.existing(one).name)
+    for one in layout.names() if every else [name]:
+        if not take_down(one):
+            raise layout.unknown(one)
         Console().print(f"Cluster {one} is stopped.", highlight=False)
 
 
@@ -106,13 +104,14 @@ def down(
 @_fails_with_a_message()
 def status() -> None:
     """Show the clusters of this machine and their health."""
-    places = layout.find_all()
-    if not places:
+    names = layout.names()
+    if not names:
         Console().print("No clusters.")
         return
     table = Table("NAME", "SERVER", "NODES", "COMPONENTS", box=None)
-    for place in places:
-        table.add_row(place.name, place.server, *_state(place))
+    for name in names:
+        place = layout.find(name)
+        table.add_row(name, place.server if place is not None else "-", *_state(name))
     Console().print(table)
 
 
@@ -155,11 +154,11 @@ def build_programs(
         Console().print(f"{name:<26} {path}", highlight=False, soft_wrap=True)
 
 
-def _state(place: Layout) -> tuple[str, str]:
+def _state(name: str) -> tuple[str, str]:
     try:
-        cluster = LocalCluster.find(place.name)
+        cluster = LocalCluster.find(name)
         try:
-            ill = [f"{name}: {problem}" for name, problem in cluster.health().items() if problem]
+            ill = [f"{part}: {problem}" for part, problem in cluster.health().items() if problem]
             return str(len(cluster.nodes.names())), "; ".join(ill) or "healthy"
         finally:
             cluster.client.close()

@@ -160,7 +160,7 @@ def reserve(place: Layout, names: Sequence[str]) -> Layout:
 
 
 def find(name: str) -> Layout | None:
-    """The cluster of this name, running or not, or None."""
+    """The cluster of this name, running or not, or None; also None for an incomplete one."""
     try:
         content = json.loads((clusters() / name / _DESCRIPTION).read_bytes())
     except (OSError, ValueError):
@@ -173,20 +173,35 @@ def existing(name: str) -> Layout:
 
     Raises:
         UnknownClusterError: No cluster has the name.
+        LocalClusterError: Its creation or its removal was interrupted.
     """
     place = find(name)
+    if place is None and name in names():
+        raise LocalClusterError(
+            f"cluster {name} is incomplete; take it down to remove what is left of it"
+        )
     if place is None:
-        names = ", ".join(one.name for one in find_all())
-        others = f"; clusters of this machine: {names}" if names else ""
-        raise UnknownClusterError(f"no cluster has the name {name}{others}")
+        raise unknown(name)
     return place
+
+
+def unknown(name: str) -> UnknownClusterError:
+    """The error that no cluster has this name."""
+    known = ", ".join(names())
+    others = f"; clusters of this machine: {known}" if known else ""
+    return UnknownClusterError(f"no cluster has the name {name}{others}")
+
+
+def names() -> list[str]:
+    """The names of all clusters on this machine, also of those whose creation or removal was interrupted."""
+    with contextlib.suppress(FileNotFoundError):
+        return sorted(path.name for path in clusters().iterdir() if path.is_dir())
+    return []
 
 
 def find_all() -> list[Layout]:
     """Every cluster on this machine, by name; running or not."""
-    with contextlib.suppress(FileNotFoundError):
-        return [layout for path in sorted(clusters().iterdir()) if (layout := find(path.name))]
-    return []
+    return [layout for name in names() if (layout := find(name))]
 
 
 @contextlib.contextmanager

@@ -402,7 +402,7 @@ class Delivery:
     # ---- Digests
 
     async def _digest(self, turn: Turn, channel: Channel) -> None:
-        receiver, now = turn.receiver, time.time()
+        receiver = turn.receiver
         max_age = receiver.bounds.max_age + receiver.digest_seconds
         await self._drop(turn, max_age, DIGEST_ROWS)
         notice = await self._notice(turn)
@@ -417,8 +417,9 @@ class Delivery:
             await self._chunk(turn, channel, notice, (), last)
             await self._pause(turn, min(LOOK_SECONDS, receiver.digest_seconds))
             return
-        wait = first.at + receiver.digest_seconds - now
-        # The clock of the leader can be ahead. One that is far ahead must not postpone the digest for years.
+        # Both times are those of the database, so the clock of this machine does not matter.
+        wait = first.at + receiver.digest_seconds - turn.progress.claimed_at
+        # A clock that was far ahead, and was set back, must not postpone the digest for years.
         if 0 < wait <= 2 * receiver.digest_seconds:
             await self._chunk(turn, channel, notice, (), first.id - 1)
             await self._pause(turn, min(wait, receiver.digest_seconds))

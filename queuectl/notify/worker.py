@@ -165,12 +165,11 @@ class DeliveryWorker:
             return
         self._measured = time.monotonic()
         delays: dict[str, float] = {}
-        now = time.time()
         for status in await self._store.statuses():
             receiver = receivers.get(status.receiver)
-            if receiver is not None and status.oldest_at is not None:
+            if receiver is not None and status.oldest_age is not None:
                 due = receiver.digest_seconds if status.mode is Mode.DIGEST else 0.0
-                delay = max(0.0, now - status.oldest_at - due)
+                delay = max(0.0, status.oldest_age - due)
                 delays[receiver.name] = max(delay, delays.get(receiver.name, 0.0))
         self._metrics.delayed(delays)
 

@@ -132,10 +132,10 @@ async def test_a_flood_of_bad_cookies_causes_few_lookups(
     looked_up = 0
     find = memory.sessions.find
 
-    async def counted(key: str, now: float) -> Session | None:
+    async def counted(key: str) -> Session | None:
         nonlocal looked_up
         looked_up += 1
-        return await find(key, now)
+        return await find(key)
 
     monkeypatch.setattr(memory.sessions, "find", counted)
     app = signed_app(memory, counting(), failures_per_second=SELDOM)

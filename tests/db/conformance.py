@@ -1059,6 +1059,12 @@ class StoreConformance:
         with pytest.raises(Fenced):
             await store.prune(Retention(after_finished=0.0), 9000.0, epoch=epoch + 1)
 
+    async def test_a_command_has_the_time_of_the_database(self, open_store: OpenStore):
+        store = await open_store()
+        before = await store.now()
+        late = replace(asked("u1", Action.HOLD, "r1"), at=before + 100_000)
+        assert before <= (await store.add_command(late)).at <= await store.now()
+
     async def test_answered_commands_are_kept_for_a_day(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import shutil
@@ -244,6 +245,24 @@ async def test_a_failed_start_quotes_the_log_and_leaves_nothing_running(director
     assert server.pid is None
     async with EmbeddedServer(directory, durable=False):
         pass
+
+
+async def test_the_log_of_a_server_that_runs_has_a_limit(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+):
+    limit, words = 100_000, 60_000 * "x"
+    monkeypatch.setattr(embedded, "_LOG_BYTES", limit)
+    monkeypatch.setattr(embedded, "_LOG_SECONDS", 0.01)
+    log = directory / "log"
+    async with EmbeddedServer(directory, durable=False) as server:
+        for number in range(5):
+            with pytest.raises(asyncpg.PostgresError):
+                await query(server, f"SELECT '{number} {words}'::int")
+            async with asyncio.timeout(30):
+                while log.stat().st_size > limit:  # noqa: ASYNC110 - another task changes it
+                    await asyncio.sleep(0.01)
+        assert "4 xx" in log.read_text() + log.with_suffix(".1").read_text()
+    assert log.stat().st_size + log.with_suffix(".1").stat().st_size < 4 * limit
 
 
 async def test_a_start_that_takes_too_long_fails(directory: Path):

@@ -89,6 +89,30 @@ async def outbox(location: str | None) -> AsyncIterator[Outbox]:
     await made.close()
 
 
+async def test_the_age_of_the_oldest_event_is_by_the_clock_of_the_database(outbox: Outbox) -> None:
+    await outbox.rows.claim([OPS], "a", 60.0)
+    assert [status.oldest_age for status in await outbox.rows.statuses()] == [None]
+    await outbox.add(event("old", at=-5000.0), event("new"))
+    [status] = await outbox.rows.statuses()
+    assert status.oldest_age == pytest.approx(5000.0, abs=100.0)
+
+
+async def test_a_claim_has_the_time_of_the_database(outbox: Outbox) -> None:
+    await outbox.rows.claim([OPS], "a", 60.0)
+    await outbox.add(event("one"))
+    before = await outbox.store.now()
+    claimed = await outbox.claim("a", OPS)
+    assert before <= claimed.claimed_at <= await outbox.store.now()
+    assert await outbox.rows.drop_beyond(*OPS, "a", max_age=60.0, max_rows=10) == claimed
+
+
+async def test_a_test_event_has_the_time_of_the_database(outbox: Outbox) -> None:
+    before = await outbox.store.now()
+    await outbox.rows.announce_test(event("test", before + DAY, EventType.RECEIVER_TEST))
+    [written] = await outbox.rows.events(0, 10)
+    assert before <= written.at <= await outbox.store.now()
+
+
 async def test_events_are_read_as_they_were_written(outbox: Outbox) -> None:
     full = Event(
         at=1700000000.25,
@@ -330,7 +354,7 @@ async def test_a_test_event_is_in_the_order_of_the_events(outbox: Outbox) -> Non
     test = Event(at=5.0, type=EventType.RECEIVER_TEST, receivers=("ops",), user="ann")
     await outbox.rows.announce_test(test)
     [stored] = await outbox.rows.events(0, 10)
-    assert replace(stored, id=0) == test
+    assert replace(stored, id=0, at=5.0) == test
 
 
 async def _addresses(outbox: Outbox, *users: str) -> dict[str, str]:

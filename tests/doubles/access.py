@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
@@ -57,22 +58,26 @@ class MemoryAccess:
 
 
 class MemorySessions:
-    """Same methods and meanings as SessionBooks."""
+    """Same methods and meanings as SessionStore."""
 
     def __init__(self, rows: dict[str, Session], reach: Reach) -> None:
         self._rows = rows
         self._reach = reach
 
-    async def open(self, key: str, session: Session) -> None:
+    async def open(self, key: str, caller: Caller, seconds: float, ends: float | None) -> Session:
         await self._reach()
-        for old in [k for k, known in self._rows.items() if known.until <= session.since]:
+        now = time.time()
+        for old in [k for k, known in self._rows.items() if known.until <= now]:
             del self._rows[old]
-        self._rows[key] = session
+        until = now + seconds
+        opened = Session(caller, now, until if ends is None else min(until, ends))
+        self._rows[key] = opened
+        return opened
 
-    async def find(self, key: str, now: float) -> Session | None:
+    async def find(self, key: str) -> Session | None:
         await self._reach()
         found = self._rows.get(key)
-        return found if found is not None and found.until > now else None
+        return found if found is not None and found.until > time.time() else None
 
     async def close(self, key: str) -> None:
         await self._reach()
@@ -88,7 +93,7 @@ class MemoryAudit:
 
     async def begin(self, line: AuditLine) -> int:
         await self._reach()
-        return self.add(line)
+        return self.add(replace(line, at=time.time()))
 
     def add(self, line: AuditLine) -> int:
         """Add a line as part of another write."""
@@ -113,8 +118,9 @@ class MemoryAudit:
         await self._reach()
         return tuple([line for line in reversed(self._rows) if wanted.matches(line)][:limit])
 
-    async def prune(self, before: float) -> int:
+    async def prune(self, age: float) -> int:
         await self._reach()
+        before = time.time() - age
         old = sum(line.at < before for line in self._rows)
         self._rows[:] = [line for line in self._rows if line.at >= before]
         return old

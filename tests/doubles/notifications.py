@@ -29,7 +29,6 @@ class MemoryCursor:
     progress: Progress
     claimed_by: str | None = None
     claimed_until: float = 0.0
-    claimed_at: float = 0.0
     retry_at: float = 0.0
     error: str = ""
     delivered: int = 0
@@ -63,7 +62,7 @@ class MemoryNotificationTables:
         for key, cursor in list(self.cursors.items()):
             missed = any(e.id > cursor.progress.line and e.at < old for e in self.events)
             missed |= (cursor.progress.dropped_since or old) < old
-            if missed and max(cursor.claimed_at, cursor.retry_at) < old:
+            if missed and max(cursor.progress.claimed_at, cursor.retry_at) < old:
                 del self.cursors[key]
         limit = self.beyond(0, KEPT_SECONDS, MOST_KEPT)
         for cursor in self.cursors.values():
@@ -122,8 +121,9 @@ class MemoryNotifications:
         ]
         if not due:
             return None
-        cursor = min(due, key=lambda one: one.claimed_at)
-        cursor.claimed_by, cursor.claimed_until, cursor.claimed_at = by, now + seconds, now
+        cursor = min(due, key=lambda one: one.progress.claimed_at)
+        cursor.claimed_by, cursor.claimed_until = by, now + seconds
+        cursor.progress = replace(cursor.progress, claimed_at=now)
         return cursor.progress
 
     async def extend(self, receiver: str, mode: Mode, by: str, seconds: float) -> bool:
@@ -188,13 +188,14 @@ class MemoryNotifications:
 
     async def statuses(self) -> Sequence[ReceiverStatus]:
         await self._reach()
+        now = time.time()
         return tuple(
             ReceiverStatus(
                 receiver=cursor.progress.receiver,
                 mode=cursor.progress.mode,
                 waiting=sum(event.id > cursor.progress.line for event in self._tables.events),
-                oldest_at=next(
-                    (e.at for e in self._tables.events if e.id > cursor.progress.line), None
+                oldest_age=next(
+                    (now - e.at for e in self._tables.events if e.id > cursor.progress.line), None
                 ),
                 delivered=cursor.delivered,
                 dropped=cursor.progress.dropped,
@@ -243,7 +244,7 @@ class MemoryNotifications:
 
     async def announce_test(self, event: Event) -> None:
         await self._reach()
-        self._tables.add([event])
+        self._tables.add([replace(event, at=time.time())])
 
     async def addresses(self, users: Sequence[str]) -> Mapping[str, str]:
         await self._reach()

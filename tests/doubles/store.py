@@ -384,7 +384,8 @@ class MemoryStore:
         if sum(c.uid == command.uid for c in waiting) >= MOST_WAITING:
             raise TooManyCommands(f"{MOST_WAITING} commands of this workload wait already")
         number = max(database.commands, default=0) + 1
-        added = replace(command, id=number, by=storable(command.by), why=storable(command.why))
+        by, why = storable(command.by), storable(command.why)
+        added = replace(command, id=number, by=by, at=time.time(), why=why)
         database.commands[number] = added
         database.outcomes[number] = None
         async with database.changed:

@@ -31,6 +31,7 @@ from queuectl.notify.messages import Message, Messages
 from queuectl.notify.receivers import Bounds, InvalidReceiver, Receiver, SmtpTarget, WebhookTarget
 from queuectl.notify.worker import DeliveryWorker
 from queuectl.telemetry.notifications import NotificationMetrics
+from tests.doubles import notifications as database
 from tests.doubles.notifications import MemoryNotifications, MemoryNotificationTables
 from tests.notify.parts import event
 
@@ -141,6 +142,11 @@ class Lab:
     def count(self, name: str, receiver: str = "ops") -> float:
         labels = {"receiver": receiver}
         return self.registry.get_sample_value(f"queuectl_{name}", labels) or 0.0
+
+
+def clock_ahead(seconds: float) -> SimpleNamespace:
+    """A module ``time`` with another time of day."""
+    return SimpleNamespace(time=lambda: time.time() + seconds, monotonic=time.monotonic)
 
 
 def jobs(number: int, **fields: Any) -> list[Event]:
@@ -468,8 +474,7 @@ async def test_a_message_about_dropped_events_that_always_fails_delays_no_digest
         if not due:
             await lab.until(lambda: cursor.progress.failures > MOST_ATTEMPTS)
             assert lab.inboxes["ops"].got == []
-            clock = SimpleNamespace(time=lambda: time.time() + 60.0, monotonic=time.monotonic)
-            monkeypatch.setattr(delivery, "time", clock)
+            monkeypatch.setattr(database, "time", clock_ahead(60.0))
         await lab.until(lambda: len(lab.inboxes["ops"].got) == 1)
         await lab.until(lab.settled)
     ((message, _),) = lab.inboxes["ops"].got
@@ -630,8 +635,7 @@ async def test_a_digest_that_always_fails_is_skipped_when_the_next_ones_are_due(
         await lab.until(lambda: cursor.progress.failures > 5 * MOST_ATTEMPTS)
         assert lab.count("notifications_refused_total", "mail") == 0
         lab.add(event(3, at=0.0))
-        clock = SimpleNamespace(time=lambda: time.time() + 60.0, monotonic=time.monotonic)
-        monkeypatch.setattr(delivery, "time", clock)
+        monkeypatch.setattr(database, "time", clock_ahead(60.0))
         await lab.until(lambda: len(lab.inboxes["mail"].got) == 2)
     assert [message.json["events"] for message, _ in lab.inboxes["mail"].got] == [3, 1]
     assert lab.count("notifications_refused_total", "mail") == len(failing)
@@ -697,6 +701,26 @@ async def test_users_with_one_address_get_each_event_once_and_each_of_their_dige
     digest = ("lab@a.example", "Digest")
     assert places == [digest, digest, ("team@a.example", "Workload evicted")]
     assert len({message.id for message, _ in lab.inboxes["mail"].got}) == 3
+
+
+@pytest.mark.parametrize("wrong_by", [-1e9, 1e9])
+async def test_a_wrong_clock_of_a_replica_changes_neither_digests_nor_the_delay(
+    wrong_by: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (delivery, worker):
+        monkeypatch.setattr(module, "time", clock_ahead(wrong_by))
+    audience = Audience("ops", everything=True, mode=Mode.DIGEST)
+    lab = Lab(webhook(audience=audience, digest_seconds=1000.0))
+    await lab.begin()
+    lab.add(event(0, at=-500.0))
+    cursor = lab.tables.cursors["ops", Mode.DIGEST]
+    async with lab.running():
+        await lab.until(lambda: cursor.retry_at > 0)
+        assert cursor.retry_at - time.time() == pytest.approx(500.0, abs=100.0)
+        assert lab.inboxes["ops"].got == []
+        lab.tables.events[0] = replace(lab.tables.events[0], at=time.time() - 3000.0)
+        await lab.until(lambda: lab.count("notification_delay_seconds") > 1000.0)
+        assert lab.count("notification_delay_seconds") == pytest.approx(2000.0, abs=100.0)
 
 
 async def test_a_clock_that_is_ahead_postpones_no_digest_for_long() -> None:

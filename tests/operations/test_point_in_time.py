@@ -91,10 +91,10 @@ def test_the_example_restores_the_state_before_a_mistake(folder: Path) -> None:
         "DATA": str(folder / "data"),
         "ARCHIVE": str(folder / "archive"),
         "RESTORED": str(folder / "restored"),
-        "QUEUECTL_DATABASE_URL": url,
+        "ADMIN_URL": url,
     }
     page = Typed("back-up.md", environment, folder)
-    page.run('psql "$QUEUECTL_DATABASE_URL" -c "ALTER SYSTEM')
+    page.run('psql "$ADMIN_URL" -c "ALTER SYSTEM')
     page.run("pg_ctl")
     asyncio.run(upgrade(url))
     asyncio.run(committed(url, "before"))

@@ -23,7 +23,7 @@ SCALE = "kubectl -n queuectl-system scale"
 """The controller is a process here. tests/real runs it as a Deployment."""
 POINT_IN_TIME = (
     *(
-        'psql "$QUEUECTL_DATABASE_URL" -c "ALTER',
+        'psql "$ADMIN_URL" -c "ALTER',
         "pg_ctl",
         "pg_basebackup",
         "cp -a",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tempfile
 from pathlib import Path
 
@@ -67,6 +68,28 @@ def test_a_stop_without_the_cluster_names_the_folder_where_it_is_not(
     assert code == 1
     assert f"Its cluster is not in {tmp_path}/queuectl/clusters." in shown
     assert not list(tmp_path.glob("queuectl-demo*"))
+
+
+def test_a_demo_whose_cluster_was_half_removed_can_be_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    (tmp_path / "queuectl" / "clusters" / "demo" / "etcd").mkdir(parents=True)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with pytest.raises(module.DemoIsUp, match="stop it with `queuectl demo --down`"):
+        module.run(Console(file=io.StringIO()), keep=True)
+    assert stop(monkeypatch, tmp_path) == (0, "The demo is stopped.\n")
+    assert not list((tmp_path / "queuectl" / "clusters").iterdir())
+
+
+def test_the_folder_of_another_user_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    home = controller.home_of("demo")
+    home.mkdir()
+    monkeypatch.setattr(controller, "home_of", lambda _: home)
+    monkeypatch.setattr(os, "geteuid", lambda: home.stat().st_uid + 1)
+    with pytest.raises(controller.ControllerFailed, match=f"{home} belongs to another user"):
+        module.run(Console(file=io.StringIO()), keep=True)
 
 
 def test_an_interrupted_stop_does_not_claim_that_everything_is_removed(

@@ -174,6 +174,42 @@ def test_what_is_left_of_a_cluster_can_be_removed() -> None:
     assert not take_down("wreck")
 
 
+@pytest.mark.parametrize("description", [None, "", '{"name": "half"'])
+def test_a_cluster_whose_removal_was_interrupted_can_be_removed_and_created_again(
+    description: str | None,
+) -> None:
+    """``description``: what is left of it; None = nothing."""
+    place = layout.create("half")
+    (place.home / "cluster.json").unlink()
+    if description is not None:
+        (place.home / "cluster.json").write_text(description)
+    with pytest.raises(LocalClusterError, match="queuectl localcluster down --name half"):
+        layout.create("half")
+    runner = CliRunner()
+    with pytest.raises(LocalClusterError, match="cluster half is incomplete"):
+        layout.existing("half")
+    assert "cluster half is incomplete" in runner.invoke(app, ["status"]).stdout
+    removed = runner.invoke(app, ["down", "--name", "half"])
+    assert (removed.exit_code, removed.stdout) == (0, "Cluster half is stopped.\n")
+    assert layout.create("half").home == place.home
+
+
+def test_all_clusters_include_those_whose_removal_was_interrupted() -> None:
+    (layout.create("half").home / "cluster.json").unlink()
+    whole = layout.create("whole")
+    assert CliRunner().invoke(app, ["down", "--all"]).exit_code == 0
+    assert not whole.home.exists()
+    assert layout.names() == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../clusters", "one/etcd"])
+def test_no_other_folder_than_that_of_a_cluster_is_removed(name: str) -> None:
+    place = layout.create("one")
+    (place.home / "etcd").mkdir()
+    assert not take_down(name)
+    assert (place.home / "etcd").exists()
+
+
 def test_a_certificate_names_its_user_and_groups() -> None:
     authority = Authority.create("test")
     certificate = x509.load_pem_x509_certificate(authority.client("alice", ["a", "b"]).certificate)

@@ -8,8 +8,6 @@ unknown outcome, because the process or the database stopped in between.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlencode
 
@@ -59,13 +57,11 @@ class Audit:
         app: ASGIApp,
         audit_store: AuditStore,
         harmless: tuple[str, ...] = (),
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """``harmless``: paths below which requests change nothing, with any method."""
         self._app = app
         self._audit_store = audit_store
         self._harmless = harmless
-        self._clock = clock
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -106,7 +102,7 @@ class Audit:
         path = request.url.path + (f"?{query}" if query else "")
         return AuditLine(
             0,
-            self._clock(),
+            0.0,  # the store assigns the time
             request_id_of(request.scope),
             caller.name,
             caller.groups,
@@ -139,14 +135,12 @@ def _is_dry_run(scope: Scope) -> bool:
     return False
 
 
-async def forget_old(
-    audit_store: AuditStore, days: float, clock: Callable[[], float] = time.time
-) -> None:
+async def forget_old(audit_store: AuditStore, days: float) -> None:
     """Delete older lines until canceled. Each process can run it."""
     while True:
         deleted = 0
         try:
-            deleted = await audit_store.prune(clock() - days * _DAY)
+            deleted = await audit_store.prune(days * _DAY)
         except StoreUnavailable as error:
             _log.info("audit_not_pruned", error=str(error))
         await asyncio.sleep(_AGAIN_SECONDS if deleted else _POLL_SECONDS)

@@ -114,7 +114,6 @@ class SessionService:
         unknown_callers: UnknownCallerLimit,
         *,
         secure: bool,
-        clock: Callable[[], float] = time.time,
     ) -> None:
         """``addresses``: where the verified mail addresses of users are kept; None = they are not.
 
@@ -125,7 +124,6 @@ class SessionService:
         self._addresses = addresses
         self._unknown_callers = unknown_callers
         self.secure = secure
-        self._clock = clock
         # Browsers accept a cookie with this prefix from this host over TLS only, so no other host can replace it.
         self.cookie = "__Host-queuectl" if secure else "queuectl"
 
@@ -160,11 +158,8 @@ class SessionService:
         """
         if address is not None and self._addresses is not None:
             await self._addresses.keep_address(caller.name, address or None)
-        now = self._clock()
-        until = now + LONGEST
-        session = Session(caller, now, until if ends is None else min(until, ends))
         name = secrets.token_urlsafe(32)
-        await self._sessions.open(_key(name), session)
+        session = await self._sessions.open(_key(name), caller, LONGEST, ends)
         self._unknown_callers.remember(name)
         return name, session
 
@@ -185,9 +180,7 @@ class SessionService:
         name = request.cookies.get(self.cookie)
         if not name:
             return None
-        return await self.look_up(
-            request, name, lambda: self._sessions.find(_key(name), self._clock())
-        )
+        return await self.look_up(request, name, lambda: self._sessions.find(_key(name)))
 
     async def close(self, request: Request, response: Response) -> None:
         """End the session whose cookie the request has, and take the cookie back."""

@@ -2,7 +2,6 @@
 
 # No postponed annotations here: see routes/config.py.
 
-import time
 from enum import Enum
 from typing import Annotated, Any, Final
 
@@ -70,7 +69,7 @@ def add_routes(
         address = await subscriptions.test_target(request, name)
         user = caller_of(request).name
         event = Event(
-            at=time.time(),
+            at=0.0,  # the store assigns the time
             type=EventType.RECEIVER_TEST,
             user=user if address is not None else "",
             receivers=(name,),
