@@ -418,6 +418,7 @@ class PodGroupMember:
         fast: its group can start before all of them exist.
         retriable: a pod can follow it after it has failed.
         workload: uid of the workload for which it was released, "" before.
+        gone: it ended because it is being deleted. It counts as deleted: it has neither succeeded nor failed.
     """
 
     job: JobRecord
@@ -427,6 +428,7 @@ class PodGroupMember:
     fast: bool = False
     retriable: bool = True
     workload: str = ""
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

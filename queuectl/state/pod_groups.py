@@ -97,6 +97,9 @@ class PodGroups:
 
     def put(self, pod: PodRecord) -> bool:
         """A pod that is new or has changed. Returns whether it differs from before in more than its version and its labels."""
+        if member_of(pod).gone:
+            self.remove(pod.uid)
+            return True
         key = key_of(pod)
         if self._keys.get(pod.uid, key) != key:
             self.remove(pod.uid)
