@@ -51,7 +51,9 @@ class PodGroup:
     Attributes:
         key: its identity in the cluster.
         uid: its identity in the ledger; "" before its first record.
-        pods: all that it has, those of an earlier workload of the same name too.
+        pods: those that were released for it, and those that never were released.
+        others: the other pods of its name, of earlier workloads.
+        version: the largest one that any pod of its name had.
         total: the number of pods that it requests.
         started: the podsets with which it started, while any of its pods is released.
         vanished: pods by podset that succeeded and were deleted since.
@@ -62,6 +64,8 @@ class PodGroup:
     key: GroupKey
     uid: str = ""
     pods: Roster = field(default_factory=Roster)
+    others: Roster = field(default_factory=Roster)
+    version: int = 0
     total: int = 1
     started: dict[str, PodSet] = field(default_factory=dict)
     vanished: Counter[str] = field(default_factory=Counter)
@@ -74,6 +78,45 @@ class PodGroup:
 
     def end(self) -> None:
         """Its entry is Finished, or no longer exists."""
+
+    def get(self, uid: str) -> PodRecord | None:
+        """One of all pods of its name, or None."""
+        return self.pods.get(uid) or self.others.get(uid)
+
+    def put(self, pod: PodRecord) -> None:
+        """A pod of its name that is new or has changed."""
+        self.version = max(self.version, pod.version)
+        into, out_of = self.pods, self.others
+        if not self._has(pod):
+            into, out_of = out_of, into
+        if out_of.get(pod.uid) is not None:
+            out_of.pop(pod.uid)
+        into.put(pod)
+
+    def pop(self, uid: str) -> None:
+        """Remove a pod of its name."""
+        if self.others.get(uid) is not None:
+            self.others.pop(uid)
+            return
+        pod = self.pods.pop(uid)
+        if pod.phase is PodPhase.SUCCEEDED and member_of(pod).workload in ("", self.uid):
+            self.vanished[pod.podset] += 1
+
+    def become(self, uid: str) -> None:
+        """It is the workload with this uid."""
+        if uid != self.uid:
+            self.uid = uid
+            self._sort()
+
+    def _sort(self) -> None:
+        """Separate its own pods from the others again."""
+        everyone = [*self.pods, *self.others]
+        self.pods = Roster(pod for pod in everyone if self._has(pod))
+        self.others = Roster(pod for pod in everyone if not self._has(pod))
+
+    def _has(self, pod: PodRecord) -> bool:
+        """Whether a pod of its name is its own. Before it has a uid, all are."""
+        return not self.uid or member_of(pod).workload in ("", self.uid)
 
     def seated(self, pod: PodRecord) -> PodRecord:
         """The pod with the podset and the rank that it has in the group."""
@@ -143,15 +186,15 @@ class PodGroup:
         return self.record
 
     def _current(self, in_ledger: bool) -> Roster:
-        """Its pods, without those of an earlier workload of the same name."""
+        """Its own pods, after it has a uid."""
         new = self.pods.first(Fact.NEW)
         if self.record is not None and self.record.outcome is not None and new and not in_ledger:
             self._begin_again(new.uid)
         if not self.uid and self.pods:
             live = self._live()
             named = member_of(live).workload if live is not None else ""
-            self.uid = named or self._uid_of(new or self.pods.oldest)
-        return self.pods.of(self.uid)
+            self.become(named or self._uid_of(new or self.pods.oldest))
+        return self.pods
 
     def _live(self) -> PodRecord | None:
         """The first pod of a workload that has not ended."""
@@ -171,8 +214,9 @@ class PodGroup:
         return first.uid
 
     def _begin_again(self, uid: str) -> None:
-        self.uid, self.record, self.entry = uid, None, None
+        self.record, self.entry = None, None
         self.started, self.vanished = {}, Counter()
+        self.become(uid)
 
     def _running_podsets(self, pods: Iterable[PodRecord], succeeded: Counter[str]) -> list[PodSet]:
         if not self.started:

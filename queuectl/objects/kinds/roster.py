@@ -133,13 +133,6 @@ class Roster:
         self._forget(uid)
         return self._pods.pop(uid)
 
-    def of(self, workload: str) -> Roster:
-        """Those that were released for this workload, and those that never were; the same object if these are all."""
-        others = self._counts[Fact.MEMBER].keys() - {"", workload}
-        if not others:
-            return self
-        return Roster(pod for pod in self if member_of(pod).workload in ("", workload))
-
     def count(self, fact: Fact, fact_value: FactValue = True) -> int:
         """The number of pods of which this is so."""
         return self._counts[fact][fact_value]
