@@ -72,7 +72,7 @@ class PodGroups:
         for key in self._of_set.get(name, ()):
             group = self._groups[key]
             assert isinstance(group, SetGroup)
-            group.parent = record
+            group.belong(record)
             self._mark(key)
 
     def _mark(self, key: GroupKey) -> None:

@@ -384,7 +384,7 @@ class SetGroup(PodGroup):
     """One group.
 
     Attributes:
-        parent: the set; None while it is not known.
+        parent: the set of its name; None while it is not known.
         running: the attempt as which it runs by its entry; 0 = it does not run.
     """
 
@@ -392,12 +392,32 @@ class SetGroup(PodGroup):
     running: int = 0
 
     @property
+    def own_set(self) -> JobRecord | None:
+        """The set to which it belongs; None if that is not known, or another set has its name now."""
+        one = self.parent
+        if one is None or (self.uid and not self.uid.startswith(f"{_identity(one)}.")):
+            return None
+        return one
+
+    @property
     def requested(self) -> bool:
         """Whether the set still has this group, so that the operator creates its pods again."""
-        one = self.parent
+        one = self.own_set
         if one is None or one.groups is None:
             return False
         return not one.deleting and set_name(self.key.name)[1] < one.groups
+
+    def belong(self, parent: JobRecord | None) -> None:
+        """The set of its name is new, has changed or was deleted."""
+        before, self.parent = self.own_set, parent
+        if (before is None) != (self.own_set is None):
+            self._sort()
+
+    def _has(self, pod: PodRecord) -> bool:
+        """New pods are those of the set that has the name now."""
+        if self.own_set is None and self.uid:
+            return member_of(pod).workload == self.uid
+        return PodGroup._has(self, pod)
 
     def follow(self, entry: Entry) -> bool:
         before, runs = self.running, entry.state.live and entry.intent is not Intent.START
@@ -452,7 +472,7 @@ class SetGroup(PodGroup):
     def _base(self, pods: Sequence[PodRecord]) -> JobRecord:
         """The record to which the group adds: that of the set, with the queue and the face of the first pod."""
         first = member_of(pods[0]).job if pods else self.record
-        base = self.parent or self.record or first
+        base = self.own_set or self.record or first
         assert base is not None  # a group without a set has pods
         if first is None:
             return base
@@ -463,11 +483,10 @@ class SetGroup(PodGroup):
 
         A set whose new template has an error has no podsets. A group that runs then keeps its own.
         """
-        known = self.parent.podsets if self.parent is not None else ()
+        own, before = self.own_set, self.record
+        known = own.podsets if own is not None else ()
         if not known and runs:
-            known = (
-                self.record.podsets if self.parent is not None and self.record is not None else ()
-            )
+            known = before.podsets if own is not None and before is not None else ()
             if not known:
                 return self._running_podsets(pods, self.vanished)
         made = {pod.podset: own for pod in reversed(pods) for own in member_of(pod).job.podsets}
@@ -476,9 +495,10 @@ class SetGroup(PodGroup):
     def _awaits(self, pods: Sequence[PodRecord], podsets: Iterable[PodSet]) -> str:
         total = sum(podset.count for podset in podsets)
         waiting = sum(not pod.terminating for pod in pods)
-        if self.parent is None:
+        own = self.own_set
+        if own is None:
             return f"LeaderWorkerSet {set_name(self.key.name)[0]} does not exist"
-        if waiting >= total or (self.parent.staged and waiting):
+        if waiting >= total or (own.staged and waiting):
             return ""
         return f"{waiting} of {counted(total, 'pod')} of the group exist"
 
@@ -486,14 +506,13 @@ class SetGroup(PodGroup):
         """In the order of texts, the groups of a set are in the order of their indexes."""
         if self.parent is None:
             return ""
-        one = self.parent
-        known = one.uid or f"{one.kind}/{one.namespace}/{one.name}"
-        return f"{known}.{set_name(self.key.name)[1]:03d}.{first.uid[:8]}"
+        return f"{_identity(self.parent)}.{set_name(self.key.name)[1]:03d}.{first.uid[:8]}"
 
     def _podset(self, pod: PodRecord) -> str:
-        if self.parent is None or not self.parent.podsets:
+        own = self.own_set
+        if own is None or not own.podsets:
             return pod.podset
-        names = [podset.name for podset in self.parent.podsets]
+        names = [podset.name for podset in own.podsets]
         if names[0] != LEADER or pod.rank == 0:
             return names[0]
         return names[-1]
@@ -504,6 +523,11 @@ def new_group(key: GroupKey, sets: Mapping[tuple[str, str], JobRecord]) -> PodGr
     if key.kind != SET:
         return PodGroup(key)
     return SetGroup(key, parent=sets.get(set_key(key)))
+
+
+def _identity(one: JobRecord) -> str:
+    """The first part of the uids of the groups of a set. In files, a set can be without a uid."""
+    return one.uid or f"{one.kind}/{one.namespace}/{one.name}"
 
 
 def set_key(key: GroupKey) -> tuple[str, str]:
