@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from queuectl.cluster.resources import watched
+from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.records import Deleted, Upserted
+from queuectl.domain.workload import Placement, PodSetPlacement
+from queuectl.lifecycle.outstanding_writes import outstanding_writes
+from queuectl.lifecycle.user_commands import move_refusal
 from queuectl.objects.kinds import KINDS
 from queuectl.state.mirror import Mirror
 
@@ -201,3 +205,33 @@ def test_a_group_whose_pods_are_deleted_is_without_pods_as_soon_as_they_have_end
     world.enter(State.RUNNING)
     world.end(0, phase, grace=30)
     assert world.group().absent
+
+
+def test_a_group_moves_to_another_queue_if_no_controller_creates_its_pods() -> None:
+    refusals = []
+    for controller in ("", "store"):
+        world = World(2, controller=controller)
+        world.make(0)
+        refusals.append(move_refusal(world.enter(State.PENDING), world.group(), {}.get))
+    text = (
+        "a StatefulSet creates the pods of t/g with its own queue: "
+        "change the queue label of that StatefulSet"
+    )
+    assert refusals == [None, text]
+
+
+@pytest.mark.parametrize("queue", ["main", "other"])
+def test_a_pod_with_another_queue_takes_no_place_of_a_group_that_runs(queue: str) -> None:
+    world = World(2)
+    world.running()
+    [podset] = world.group().podsets
+    placement = Placement((PodSetPlacement(podset.name, (("n", 2),), {}),))
+    entry = world.enter(State.RUNNING, placement=placement)
+    world.delete(1)
+    world.queue = queue
+    world.make(1)
+    group = world.group()
+    nodes = {"n": Node("n", allocatable=podset.shape.requests)}
+    writes = outstanding_writes(entry, group, list(world.mirror.pods_of(group)), nodes, {})
+    assert [write.name for write in writes] == (["g-1"] if queue == "main" else [])
+    assert (group.error is None) == (queue == "main")

@@ -127,7 +127,8 @@ class PodGroup:
         current = self._current(in_ledger)
         if not current:
             return self._absent()
-        first = member_of(current.first(Fact.ALIVE) or current.oldest)
+        pod = current.first(Fact.ALIVE) or current.oldest
+        first = member_of(pod)
         self.total = first.total or 1
         succeeded = Counter({str(name): n for name, n in current.counts(Fact.SUCCEEDED).items()})
         released = current.count(Fact.RELEASED)
@@ -157,6 +158,7 @@ class PodGroup:
             status=member_of(shown).job.status if shown is not None else "",
             deleting=current.count(Fact.TERMINATING) == len(current),
             staged=first.fast,
+            made_by=pod.owner_kind if first.group else "",
             awaits=awaits,
             gates=gates,
             preempt_requested=common(map(str, current.counts(Fact.NOTICE))),
@@ -463,6 +465,7 @@ class SetGroup(PodGroup):
             error=refused or error,
             unsupported=base.unsupported if refused else unsupported,
             outcome=None,
+            made_by=SET,
             groups=None,
             followed=True,
         )
