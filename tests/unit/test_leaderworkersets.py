@@ -19,6 +19,7 @@ from queuectl.objects.kinds import KINDS, leaderworkerset
 from queuectl.offline.inputs import read_snapshot
 from queuectl.state.mirror import Mirror
 from tests.support.leaderworkersets import leaderworkerset as manifest
+from tests.support.work import lines_run
 
 Document = dict[str, Any]
 PODS = PodSetManifest(3, gpus=8)
@@ -97,10 +98,10 @@ def _seen(resource: str, document: Document) -> Upserted:
 class World:
     """A mirror with a set of one group, and the pods of this group."""
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(self, pods: PodSetManifest = PODS, **more: Any) -> None:
         self.mirror = Mirror.of(KINDS)
         self.version = 10
-        self.document = manifest("s", "n", PODS, **more)
+        self.document = manifest("s", "n", pods, **more)
         self.set()
 
     def set(self, uid: str = "set", **spec: Any) -> None:
@@ -363,3 +364,22 @@ def test_an_error_in_a_new_template_changes_no_group_that_runs(
     assert again.suspended
     assert again.error is not None
     assert "podset-numa-policy" in again.error
+
+
+@pytest.mark.parametrize("attempt", [0, 1], ids=["waits", "runs"])
+@pytest.mark.parametrize("leader", [None, LEADER], ids=["one template", "two templates"])
+def test_an_event_of_a_pod_costs_the_same_however_many_pods_its_group_has(
+    leader: PodSetManifest | None, attempt: int
+) -> None:
+    def events(number: int) -> int:
+        world = World(PodSetManifest(number, gpus=8), leader=leader)
+        world.pods("a", *range(number))
+        uid = world.group().uid
+
+        def change() -> None:
+            world.pods("a", 0, 1, 2, attempt=attempt, workload=uid)
+
+        change()
+        return lines_run(change)
+
+    assert events(400) < 1.2 * events(100)

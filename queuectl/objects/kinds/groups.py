@@ -7,7 +7,7 @@ maker creates its pods again after an eviction.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, NamedTuple, cast
@@ -436,32 +436,31 @@ class SetGroup(PodGroup):
         return replace(pod, podset=name, rank=rank)
 
     def assemble(self, *, in_ledger: bool) -> JobRecord | None:
-        roster = self._current(in_ledger)
-        current = [self.seated(pod) for pod in roster]
+        current = self._current(in_ledger)
         if not self.uid or not (current or self.requested):
             self.record = None
             return None
-        alive = [pod for pod in current if not pod.terminal]
-        released = [pod for pod in alive if not pod.gated]
+        released = current.count(Fact.RELEASED)
         running = self.running if in_ledger and self.requested else 0
-        runs = bool(released) or running > 0
-        podsets = tuple(self._requests(alive, runs=runs))
-        base = self._base(alive or current)
-        error, unsupported = self._error(roster)
+        runs = released > 0 or running > 0
+        podsets = tuple(self._requests(current, runs=runs))
+        base = self._base(current)
+        shown = current.first(Fact.STATUS)
+        error, unsupported = self._error(current)
         refused = base.error if not runs else None  # an error of the set concerns its next pods
         self.record = replace(
             base,
             kind=self.key.kind,
             name=self.key.name,
             uid=self.uid,
-            version=max((pod.version for pod in current), default=base.version + 1),
+            version=current.version if current else base.version + 1,
             podsets=podsets,
             suspended=not runs,
-            attempt=max((running, *(pod.attempt for pod in current))),
-            status=next((s for pod in current if (s := member_of(pod).job.status)), ""),
-            awaits="" if runs else self._awaits(alive, podsets),
-            preempt_requested=common(pod.preempt_requested for pod in released),
-            preempt_ready=bool(released) and all(pod.preempt_ready for pod in released),
+            attempt=max((running, *cast(Counter[int], current.counts(Fact.ATTEMPT)))),
+            status=member_of(shown).job.status if shown is not None else "",
+            awaits="" if runs else self._awaits(current, podsets),
+            preempt_requested=common(map(str, current.counts(Fact.NOTICE))),
+            preempt_ready=0 < released == current.count(Fact.READY_TO_STOP),
             error=refused or error,
             unsupported=base.unsupported if refused else unsupported,
             outcome=None,
@@ -472,16 +471,17 @@ class SetGroup(PodGroup):
         self.entry = None
         return self.record
 
-    def _base(self, pods: Sequence[PodRecord]) -> JobRecord:
+    def _base(self, pods: Roster) -> JobRecord:
         """The record to which the group adds: that of the set, with the queue and the face of the first pod."""
-        first = member_of(pods[0]).job if pods else self.record
+        pod = pods.first(Fact.ALIVE) or (pods.oldest if pods else None)
+        first = member_of(pod).job if pod is not None else self.record
         base = self.own_set or self.record or first
         assert base is not None  # a group without a set has pods
         if first is None:
             return base
         return replace(base, queue=first.queue, queue_keys=first.queue_keys, face=first.face)
 
-    def _requests(self, pods: Sequence[PodRecord], *, runs: bool) -> Iterable[PodSet]:
+    def _requests(self, pods: Roster, *, runs: bool) -> Iterable[PodSet]:
         """The podsets of the set, with the requests that its pods have: of a rollout, they can be those of an older template.
 
         A set whose new template has an error has no podsets. A group that runs then keeps its own.
@@ -491,13 +491,16 @@ class SetGroup(PodGroup):
         if not known and runs:
             known = before.podsets if own is not None and before is not None else ()
             if not known:
-                return self._running_podsets(pods, self.vanished)
-        made = {pod.podset: own for pod in reversed(pods) for own in member_of(pod).job.podsets}
+                alive = (self.seated(pod) for pod in pods if not pod.terminal)
+                return self._running_podsets(alive, self.vanished)
+        # The last one counts: the first of all, also where leader and workers have one podset.
+        first = filter(None, map(pods.first, (Fact.FOLLOWS, Fact.LEADS, Fact.ALIVE)))
+        made = {self._podset(pod): one for pod in first for one in member_of(pod).job.podsets}
         return [_as_made(podset, made.get(podset.name)) for podset in known]
 
-    def _awaits(self, pods: Sequence[PodRecord], podsets: Iterable[PodSet]) -> str:
+    def _awaits(self, pods: Roster, podsets: Iterable[PodSet]) -> str:
         total = sum(podset.count for podset in podsets)
-        waiting = sum(not pod.terminating for pod in pods)
+        waiting = pods.count(Fact.STAYS)
         own = self.own_set
         if own is None:
             return f"LeaderWorkerSet {set_name(self.key.name)[0]} does not exist"
