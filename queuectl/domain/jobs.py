@@ -420,6 +420,7 @@ class PodGroupMember:
         fast: its group can start before all of them exist.
         retriable: a pod can follow it after it has failed.
         workload: uid of the workload for which it was released, "" before.
+        succeeds: it can succeed: its containers do not always start again.
         gone: it ended because it is being deleted. It counts as deleted: it has neither succeeded nor failed.
     """
 
@@ -430,6 +431,7 @@ class PodGroupMember:
     fast: bool = False
     retriable: bool = True
     workload: str = ""
+    succeeds: bool = True
     gone: bool = False
 
 

@@ -64,9 +64,15 @@ class World:
     def enter(self, state: State, uid: str = "", **fields: Any) -> Entry:
         """The entry of the group in the ledger is in this state."""
         uid = uid or self.group().uid
-        entry = Entry(uid, "PodGroup", "t", "g", state, pods=self.total, attempt=1, **fields)
+        stated = {"pods": self.total, "attempt": 1, **fields}
+        entry = Entry(uid, "PodGroup", "t", "g", state, **stated)
         self.mirror.recognize([entry])
         return entry
+
+    def start_again(self, entry: Entry) -> None:
+        """A new process with this entry in its ledger. It sees no pods yet."""
+        self.mirror = Mirror.of(KINDS)
+        self.mirror.recognize([entry], read=True, all_of_them=True)
 
     def group(self) -> JobRecord:
         [record] = self.mirror.jobs.values()
@@ -235,3 +241,31 @@ def test_a_pod_with_another_queue_takes_no_place_of_a_group_that_runs(queue: str
     writes = outstanding_writes(entry, group, list(world.mirror.pods_of(group)), nodes, {})
     assert [write.name for write in writes] == (["g-1"] if queue == "main" else [])
     assert (group.error is None) == (queue == "main")
+
+
+@pytest.mark.parametrize(
+    ("restarts", "attempt"), [("Never", 0), ("Always", 1)], ids=["never started", "servers"]
+)
+def test_a_group_that_is_created_again_with_more_pods_while_no_leader_watches_waits_for_all(
+    restarts: str, attempt: int
+) -> None:
+    """None of its pods can have succeeded before."""
+    world = World(2, restarts)
+    world.make(0)
+    entry = world.enter(State.PENDING, attempt=attempt)
+    world.total = 4
+    world.start_again(entry)
+    for number in range(4):
+        world.make(number)
+        expected = "" if number == 3 else f"{number + 1} of 4 pods of the group exist"
+        assert (world.group().pods, world.group().awaits) == (4, expected)
+
+
+def test_a_new_leader_counts_the_pods_that_had_succeeded_before_an_eviction() -> None:
+    world = World(3, "Never")
+    world.make(0)
+    entry = world.enter(State.PENDING, pods=2)
+    world.start_again(entry)
+    world.make(0)
+    world.make(1)
+    assert (world.group().pods, world.group().awaits) == (2, "")

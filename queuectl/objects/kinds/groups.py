@@ -241,7 +241,7 @@ class PodGroup:
 
     def _waiting_podsets(self, pods: Roster, succeeded: Counter[str]) -> tuple[list[PodSet], str]:
         """The podsets that it requests, and the pods for which it waits. Pods beyond its number stay gated."""
-        self._recall(succeeded)
+        self._recall(succeeded, can_succeed=member_of(pods.oldest).succeeds)
         needed = max(0, self.total - succeeded.total() - self.vanished.total())
         waiting = pods.counts(Fact.WAITING).total()
         if waiting > needed:
@@ -258,10 +258,14 @@ class PodGroup:
         text = f"{min(waiting, needed)} of {counted(needed, 'pod')} of the group exist"
         return podsets, "" if complete else text
 
-    def _recall(self, succeeded: Counter[str]) -> None:
-        """After a restart: the pods that had succeeded and were deleted are those that its entry no longer requested."""
-        if self.entry is not None and self.entry.state.waiting and self.entry.pods:
-            gone = self.total - self.entry.pods - succeeded.total()
+    def _recall(self, succeeded: Counter[str], *, can_succeed: bool) -> None:
+        """After a restart: the pods that had succeeded and were deleted are those that its entry no longer requested.
+
+        Otherwise a difference means that its pods were created again in another number while no leader watched.
+        """
+        entry = self.entry
+        if entry is not None and entry.state.waiting and entry.pods and entry.attempt:
+            gone = self.total - entry.pods - succeeded.total() if can_succeed else 0
             self.vanished = Counter({"": max(0, gone)})
 
     def _outcome(self, pods: Roster, succeeded: Counter[str]) -> JobOutcome | None:

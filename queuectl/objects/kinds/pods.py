@@ -144,6 +144,7 @@ def read_member(
         strict=strict,
     )
     face = PodFace(job.name, job.uid, job.version)
+    succeeds = spec.restart_policy in ("Never", "OnFailure")
     return PodGroupMember(
         replace(job, of_pods=True, ungated=(), face=face),
         group,
@@ -152,11 +153,12 @@ def read_member(
         fast=lenient(annotations, keys.POD_GROUP_FAST, kueue) == "true",
         retriable=bool(group) and lenient(annotations, keys.RETRIABLE, kueue) != "false",
         workload=labels.get(keys.WORKLOAD_LABEL, ""),
-        gone=_is_gone(meta, spec, status.phase or ""),
+        succeeds=succeeds,
+        gone=_is_gone(meta, status.phase or "", succeeds=succeeds),
     )
 
 
-def _is_gone(meta: Meta, spec: TemplateSpec, phase: str) -> bool:
+def _is_gone(meta: Meta, phase: str, *, succeeds: bool) -> bool:
     """Whether the pod ended because it is being deleted.
 
     The kubelet gives a deleted pod a final phase before it removes the pod: ``Succeeded`` if all containers exit with 0, whatever the
@@ -164,8 +166,7 @@ def _is_gone(meta: Meta, spec: TemplateSpec, phase: str) -> bool:
     """
     if meta.deletion_timestamp is None or phase not in _OUTCOMES:
         return False
-    can_succeed = spec.restart_policy in ("Never", "OnFailure")
-    return phase == "Failed" or not can_succeed or bool(meta.deletion_grace_period_seconds)
+    return phase == "Failed" or not succeeds or bool(meta.deletion_grace_period_seconds)
 
 
 def role_of(podset: PodSet) -> str:
