@@ -220,9 +220,7 @@ class PodGroups:
         seat = seat or group.seated
         everyone = all_again or key in self._reseated
         pods = group.pods if everyone else filter(None, map(group.pods.get, uids))
-        return {
-            pod.uid: replace(seat(pod), owner=group.uid, owner_kind=key.kind) for pod in pods
-        }
+        return {pod.uid: replace(seat(pod), owner=group.uid, owner_kind=key.kind) for pod in pods}
 
     def _settle_marks(self, key: GroupKey) -> None:
         self._changed.pop(key, None)

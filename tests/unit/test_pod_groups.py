@@ -33,7 +33,7 @@ class World:
     ) -> None:
         self.mirror = Mirror.of(KINDS)
         self.total, self.restarts, self.controller = total, restarts, controller
-        self.annotations, self.queue = annotations, "main"
+        self.annotations, self.queue, self.cpu = annotations, "main", "1"
         self.version = 0
         self.uids: dict[int, str] = {}
 
@@ -114,7 +114,7 @@ class World:
             "metadata": metadata,
             "spec": {
                 "schedulingGates": [{"name": GATE}] if gated else [],
-                "containers": [{"name": "m", "resources": {"requests": {"cpu": "1"}}}],
+                "containers": [{"name": "m", "resources": {"requests": {"cpu": self.cpu}}}],
                 "restartPolicy": self.restarts,
             },
             "status": {"phase": phase},
@@ -218,7 +218,7 @@ def test_a_group_moves_to_another_queue_if_no_controller_creates_its_pods() -> N
     for controller in ("", "store"):
         world = World(2, controller=controller)
         world.make(0)
-        refusals.append(move_refusal(world.enter(State.PENDING), world.group(), {}.get))
+        refusals.append(move_refusal(world.enter(State.PENDING), world.group(), lambda _: None))
     text = (
         "a StatefulSet creates the pods of t/g with its own queue: "
         "change the queue label of that StatefulSet"
@@ -269,3 +269,56 @@ def test_a_new_leader_counts_the_pods_that_had_succeeded_before_an_eviction() ->
     world.make(0)
     world.make(1)
     assert (world.group().pods, world.group().awaits) == (2, "")
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_statefulset_of_one_pod_keeps_its_place_while_its_pod_is_created_again(
+    phase: str,
+) -> None:
+    world = World(1, controller="set")
+    world.running()
+    before = world.group()
+    [podset] = before.podsets
+    placement = Placement((PodSetPlacement(podset.name, (("n", 1),), {}),))
+    entry = world.enter(State.RUNNING, placement=placement)
+    world.end(0, phase, grace=30)
+    world.delete(0)
+    without = world.group()
+    assert (without.absent, without.suspended, without.attempt) == (True, False, 1)
+    world.make(0)
+    again = world.group()
+    assert (again.uid, again.absent, again.suspended, again.attempt) == (
+        before.uid,
+        False,
+        False,
+        1,
+    )
+    nodes = {"n": Node("n", allocatable=podset.shape.requests)}
+    [write] = outstanding_writes(entry, again, list(world.mirror.pods_of(again)), nodes, {})
+    assert (write.name, write.node) == ("g-0", "n")
+
+
+@pytest.mark.parametrize(
+    "change", [{"controller": "another"}, {"queue": "other"}, {"total": 2}, {"cpu": "2"}, {}]
+)
+def test_only_the_same_pods_of_the_same_statefulset_take_the_place_of_pods_that_are_gone(
+    change: dict[str, Any],
+) -> None:
+    world = World(1, controller="set")
+    world.running()
+    world.enter(State.RUNNING)
+    world.delete(0)
+    for name, value in change.items():
+        setattr(world, name, value)
+    world.make(0)
+    assert world.group().suspended is bool(change)
+
+
+@pytest.mark.parametrize("controller", ["", "set"])
+def test_a_group_that_queuectl_evicts_does_not_keep_its_place(controller: str) -> None:
+    world = World(1, controller=controller)
+    world.running()
+    world.enter(State.RUNNING)
+    world.enter(State.EVICTING)
+    world.delete(0)
+    assert (world.group().absent, world.group().suspended) == (True, True)

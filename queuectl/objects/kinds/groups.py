@@ -24,6 +24,7 @@ from queuectl.objects.kinds.roster import Fact, Roster, member_of
 from queuectl.objects.kubernetes.templates import too_much
 
 _NAMED: Final = 10  # values in a message
+_STATEFUL_SET: Final = "StatefulSet"
 
 
 class GroupKey(NamedTuple):
@@ -44,6 +45,23 @@ def key_of(pod: PodRecord) -> GroupKey:
     return GroupKey(POD, pod.namespace, pod.uid)
 
 
+class _Source(NamedTuple):
+    """The StatefulSet of a pod, and what its pods request. New pods of the same source replace those that are gone."""
+
+    uid: str
+    podset: str
+    queue: str | None
+    total: int | None
+
+
+def _source(pod: PodRecord) -> _Source | None:
+    """None if no StatefulSet creates the pod."""
+    if pod.owner_kind != _STATEFUL_SET:
+        return None
+    member = member_of(pod)
+    return _Source(pod.owner, pod.podset, member.job.queue, member.total)
+
+
 @dataclass(slots=True)
 class PodGroup:
     """One workload.
@@ -57,6 +75,8 @@ class PodGroup:
         total: the number of pods that it requests.
         started: the podsets with which it started, while any of its pods is released.
         vanished: pods by podset that succeeded and were deleted since.
+        running: the attempt as which it runs by its entry; 0 = it does not run.
+        source: of its released pods, as :func:`_source` has it.
         entry: the entry of the ledger, as it was read when this process began; None = none, or no longer needed.
         record: the last one.
     """
@@ -69,15 +89,20 @@ class PodGroup:
     total: int = 1
     started: dict[str, PodSet] = field(default_factory=dict)
     vanished: Counter[str] = field(default_factory=Counter)
+    running: int = 0
+    source: _Source | None = None
     entry: Entry | None = None
     record: JobRecord | None = None
 
-    def follow(self, entry: Entry) -> bool:  # noqa: ARG002 - for groups of a set
+    def follow(self, entry: Entry) -> bool:
         """Take note of its entry. Returns whether its record can differ now."""
-        return False
+        before, runs = self.running, entry.state.live and entry.intent is not Intent.START
+        self.running = entry.attempt if runs else 0
+        return self.running != before
 
     def end(self) -> None:
         """Its entry is Finished, or no longer exists."""
+        self.running, self.source = 0, None
 
     def get(self, uid: str) -> PodRecord | None:
         """One of all pods of its name, or None."""
@@ -125,15 +150,16 @@ class PodGroup:
     def assemble(self, *, in_ledger: bool) -> JobRecord | None:
         """The record of the current pods; None if there is nothing to describe. ``in_ledger``: the ledger has it, not Finished."""
         current = self._current(in_ledger)
+        released = current.count(Fact.RELEASED)
+        held = self._held(current) if in_ledger else 0
         if not current:
-            return self._absent()
+            return self._absent(held)
         pod = current.first(Fact.ALIVE) or current.oldest
         first = member_of(pod)
         self.total = first.total or 1
         succeeded = Counter({str(name): n for name, n in current.counts(Fact.SUCCEEDED).items()})
-        released = current.count(Fact.RELEASED)
         awaits = ""
-        if released:
+        if released or held:
             podsets = self._running_podsets(current, succeeded)
         else:
             self.started = {}
@@ -152,8 +178,8 @@ class PodGroup:
             uid=self.uid,
             version=current.version,
             podsets=tuple(podsets),
-            suspended=not released,
-            attempt=max(cast(Counter[int], current.counts(Fact.ATTEMPT))),
+            suspended=not (released or held),
+            attempt=max((held, *cast(Counter[int], current.counts(Fact.ATTEMPT)))),
             outcome=self._outcome(current, succeeded),
             status=member_of(shown).job.status if shown is not None else "",
             deleting=current.count(Fact.TERMINATING) == len(current),
@@ -168,13 +194,25 @@ class PodGroup:
         )
         return self.record
 
-    def _absent(self) -> JobRecord | None:
+    def _held(self, pods: Roster) -> int:
+        """The attempt as which it runs, also while none of its pods is released: its StatefulSet creates the same pods again.
+
+        0: it does not run, or not without released pods.
+        """
+        released, new = pods.first(Fact.RELEASED), pods.first(Fact.NEW)
+        if released is not None:
+            self.source = _source(released)
+        same = new is None or _source(new) == self.source
+        return self.running if self.source is not None and same else 0
+
+    def _absent(self, held: int) -> JobRecord | None:
         if self.record is None:
             if self.entry is None:
                 return None
             self.total = self.entry.pods
             self.record = _remembered(self.entry)
-        self.started = {}
+        if not held:
+            self.started = {}
         awaits = f"none of its {counted(self.total, 'pod')} exists"
         last = self.record
         self.record = replace(
@@ -182,7 +220,8 @@ class PodGroup:
             version=last.version + 1,
             absent=True,
             awaits=awaits,
-            suspended=True,
+            suspended=not held,
+            attempt=held or last.attempt,
             deleting=False,
         )
         return self.record
@@ -391,11 +430,9 @@ class SetGroup(PodGroup):
 
     Attributes:
         parent: the set of its name; None while it is not known.
-        running: the attempt as which it runs by its entry; 0 = it does not run.
     """
 
     parent: JobRecord | None = None
-    running: int = 0
 
     @property
     def own_set(self) -> JobRecord | None:
@@ -425,14 +462,9 @@ class SetGroup(PodGroup):
             return member_of(pod).workload == self.uid
         return PodGroup._has(self, pod)
 
-    def follow(self, entry: Entry) -> bool:
-        before, runs = self.running, entry.state.live and entry.intent is not Intent.START
-        self.running = entry.attempt if runs else 0
-        return self.running != before
-
     def end(self) -> None:
+        PodGroup.end(self)
         self._begin_again("")
-        self.running = 0
 
     def seated(self, pod: PodRecord) -> PodRecord:
         name = self._podset(pod)

@@ -46,6 +46,7 @@ _IN_ORDER = frozenset(
         Fact.ALIVE,
         Fact.LEADS,
         Fact.FOLLOWS,
+        Fact.RELEASED,
         Fact.WAITING,
         Fact.NEW,
         Fact.ERROR,
