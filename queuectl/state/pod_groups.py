@@ -195,7 +195,7 @@ class PodGroups:
     def remains(self, key: GroupKey) -> bool:
         """Whether the group has a pod, or an entry in the ledger."""
         group = self._groups[key]
-        return bool(group.pods or group.others) or key in self._known
+        return bool(group.pods or group.other_pods) or key in self._known
 
     def hides(self, entry: Entry) -> bool:
         """Whether the workload of an entry was put off."""

@@ -70,7 +70,7 @@ class PodGroup:
         key: its identity in the cluster.
         uid: its identity in the ledger; "" before its first record.
         pods: those that were released for it, and those that never were released.
-        others: the other pods of its name, of earlier workloads.
+        other_pods: the other pods of its name, of earlier workloads.
         version: the largest one that any pod of its name had.
         total: the number of pods that it requests.
         started: the podsets with which it started, while any of its pods is released.
@@ -84,7 +84,7 @@ class PodGroup:
     key: GroupKey
     uid: str = ""
     pods: Roster = field(default_factory=Roster)
-    others: Roster = field(default_factory=Roster)
+    other_pods: Roster = field(default_factory=Roster)
     version: int = 0
     total: int = 1
     started: dict[str, PodSet] = field(default_factory=dict)
@@ -106,12 +106,12 @@ class PodGroup:
 
     def get(self, uid: str) -> PodRecord | None:
         """One of all pods of its name, or None."""
-        return self.pods.get(uid) or self.others.get(uid)
+        return self.pods.get(uid) or self.other_pods.get(uid)
 
     def put(self, pod: PodRecord) -> None:
         """A pod of its name that is new or has changed."""
         self.version = max(self.version, pod.version)
-        into, out_of = self.pods, self.others
+        into, out_of = self.pods, self.other_pods
         if not self._has(pod):
             into, out_of = out_of, into
         if out_of.get(pod.uid) is not None:
@@ -120,8 +120,8 @@ class PodGroup:
 
     def pop(self, uid: str) -> None:
         """Remove a pod of its name."""
-        if self.others.get(uid) is not None:
-            self.others.pop(uid)
+        if self.other_pods.get(uid) is not None:
+            self.other_pods.pop(uid)
             return
         pod = self.pods.pop(uid)
         if pod.phase is PodPhase.SUCCEEDED and member_of(pod).workload in ("", self.uid):
@@ -135,9 +135,9 @@ class PodGroup:
 
     def _sort(self) -> None:
         """Separate its own pods from the others again."""
-        everyone = [*self.pods, *self.others]
+        everyone = [*self.pods, *self.other_pods]
         self.pods = Roster(pod for pod in everyone if self._has(pod))
-        self.others = Roster(pod for pod in everyone if not self._has(pod))
+        self.other_pods = Roster(pod for pod in everyone if not self._has(pod))
 
     def _has(self, pod: PodRecord) -> bool:
         """Whether a pod of its name is its own. Before it has a uid, all are."""
@@ -567,9 +567,9 @@ def new_group(key: GroupKey, sets: Mapping[tuple[str, str], JobRecord]) -> PodGr
     return SetGroup(key, parent=sets.get(set_key(key)))
 
 
-def _identity(one: JobRecord) -> str:
+def _identity(parent: JobRecord) -> str:
     """The first part of the uids of the groups of a set. In files, a set can be without a uid."""
-    return one.uid or f"{one.kind}/{one.namespace}/{one.name}"
+    return parent.uid or f"{parent.kind}/{parent.namespace}/{parent.name}"
 
 
 def set_key(key: GroupKey) -> tuple[str, str]:
