@@ -172,6 +172,7 @@ class JobRecord:
         staged: its later pods exist only after earlier ones were released.
         awaits: the pods that must exist before it can start; empty if they exist.
         absent: none of its pods exists. Only of a group of pods, which has no other object.
+        made_by: kind of the object whose controller creates its pods, with the queue of that object. Only of a group of pods.
         array: of an array, which is in no queue itself; ``podsets`` has one pod then. Also of an elastic Job, which is in a queue;
             ``podsets`` has the pods that start as one gang then.
         ended: ranks of its only podset that have ended, and do not run again.
@@ -233,6 +234,7 @@ class JobRecord:
     staged: bool = False
     awaits: str = ""
     absent: bool = False
+    made_by: str = ""
     face: PodFace | None = None
     list_indexes: tuple[tuple[str, int], ...] = ()
     missing: tuple[str, ...] = ()
@@ -418,6 +420,8 @@ class PodGroupMember:
         fast: its group can start before all of them exist.
         retriable: a pod can follow it after it has failed.
         workload: uid of the workload for which it was released, "" before.
+        succeeds: it can succeed: its containers do not always start again.
+        gone: it ended because it is being deleted. It counts as deleted: it has neither succeeded nor failed.
     """
 
     job: JobRecord
@@ -427,6 +431,8 @@ class PodGroupMember:
     fast: bool = False
     retriable: bool = True
     workload: str = ""
+    succeeds: bool = True
+    gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,7 @@ class Observer:
         self._left_alone: set[str] = set()
         self._refused: dict[str, dict[str, float]] = {}  # results of refused_pods, by workload
         self._late: dict[str, dict[str, float]] = {}  # results of late_pods, by workload
+        self._absent: dict[str, float] = {}  # times since which groups are without pods
         # Live gangs of the database from which this leader began, until their first observation.
         self._taken_over = {entry.uid for entry in ledger if entry.state.live}
         self._dependents = Dependents(mirror, ledger)
@@ -217,6 +218,7 @@ class Observer:
         if entry is None or entry.state is State.FINISHED:
             self._refused.pop(uid, None)
             self._late.pop(uid, None)
+            self._absent.pop(uid, None)
 
     def _set_aside(self, uid: str, error: Exception) -> SetAside:
         job, entry = self._mirror.jobs.get(uid), self._ledger.get(uid)
@@ -250,7 +252,12 @@ class Observer:
             self._mirror.unschedulable.add(uid)
         else:
             self._mirror.unschedulable.discard(uid)
-        terms = replace(self._terms(before, job, pods, config, now), refused=refused, late=late)
+        terms = replace(
+            self._terms(before, job, pods, config, now),
+            refused=refused,
+            late=late,
+            absent_since=self._absent_since(uid, job, now),
+        )
         if refused:
             stuck = [pod for pod in pods if pod.uid in refused and pod.attempt == before.attempt]
             tainted = LostDevices(self._mirror).refusal(stuck, self._usage.names)
@@ -272,7 +279,8 @@ class Observer:
         self._plan_again |= after.state is not before.state
         self._plan_again |= after.refused_write is not before.refused_write
         self._plan_again |= after.checks is not before.checks
-        self.alarms.put(uid, alarm_of(after, job, config.rules.pods_ready, now))
+        alarm = alarm_of(after, job, config.rules.pods_ready, now, terms.absent_since)
+        self.alarms.put(uid, alarm)
         if before.placement is not after.placement:
             self._plan_again = True  # pods that have succeeded have freed their slots
         if before.state.live and self.on_lost_nodes(before, config):
@@ -280,6 +288,13 @@ class Observer:
             self._plan_again = True
         self._taken_over.discard(uid)
         return last
+
+    def _absent_since(self, uid: str, job: JobRecord | None, now: float) -> float | None:
+        since = self._absent.pop(uid, now)
+        if job is None or not job.absent:
+            return None
+        self._absent[uid] = since
+        return since
 
     def _renotified(
         self, last: EntryChange | None, after: Entry, job: JobRecord | None, now: float

@@ -157,6 +157,8 @@ def _of_pods(
         return []
     if job.index is not None and (job.index.barred or not job.index.started):
         return _open(entry, job)
+    if job.error is not None and job.index is None:  # a pod that contradicts the others stays gated
+        return []
     own = [pod for pod in pods if pod.attempt == entry.attempt or pod.waits]
     writes = _place(entry, job, own, nodes, flavors)
     by_uid = {pod.uid: pod for pod in own}

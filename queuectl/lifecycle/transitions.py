@@ -30,6 +30,7 @@ from queuectl.domain.reasons import (
 from queuectl.domain.rules import PodsReadyRules, Rules
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.lifecycle.failures import ready_by
+from queuectl.state.arrays import RETURN_SECONDS
 from queuectl.state.claims import MOST_FAILED_STARTS
 from queuectl.state.holding_gangs import is_grown
 from queuectl.state.ledger import Ledger
@@ -191,11 +192,17 @@ _REPLACED_WITHIN: Final = 3600.0
 """Seconds in which the maker of an evicted group must create its pods again."""
 
 
-def awaits_replacements(entry: Entry, now: float) -> bool:
-    """Whether a group without pods stays in its queue: queuectl deleted its pods, and their maker can create them again.
+def awaits_replacements(
+    entry: Entry, job: JobRecord, now: float, absent_since: float | None
+) -> bool:
+    """Whether a group without pods has not ended: their maker can create them again.
 
-    A group whose pods others deleted has ended. It can be evicted first if its pods end before they are deleted.
+    It stays in its queue if queuectl deleted its pods. If others deleted them, it keeps its place for a time if it runs and has a StatefulSet,
+    whose controller creates a pod again only after the pod is gone. Other groups have ended. They can be evicted first if their pods end
+    before they are deleted.
     """
+    if entry.state.live:
+        return not job.suspended and now < (absent_since or now) + RETURN_SECONDS
     if entry.evicted_for is Code.SUSPENDED_OUTSIDE:
         return False
     if entry.state is State.EVICTING:
@@ -224,9 +231,16 @@ def execution_limit(entry: Entry, job: JobRecord) -> float | None:
 
 
 def alarm_of(
-    entry: Entry, job: JobRecord | None, rules: PodsReadyRules, now: float
+    entry: Entry,
+    job: JobRecord | None,
+    rules: PodsReadyRules,
+    now: float,
+    absent_since: float | None = None,
 ) -> float | None:
-    """The first moment (unix seconds) at which time alone changes its state, or None."""
+    """The first moment (unix seconds) at which time alone changes its state, or None.
+
+    ``absent_since``: as in :class:`queuectl.lifecycle.workload_events.ObservationRules`.
+    """
     requeue_at = entry.requeue_at if entry.state is State.BACKOFF else None
     due = entry.checks.due if entry.awaits_checks else None
     moments = [requeue_at, entry.stop_at, entry.priority_until, ready_by(entry, rules), due]
@@ -234,6 +248,8 @@ def alarm_of(
         moments += entry.checks.unasked.values()
     if job is not None and job.absent:
         moments.append(entry.since + _REPLACED_WITHIN)
+    if absent_since is not None and entry.state.live:
+        moments.append(absent_since + RETURN_SECONDS)
     if entry.state is State.EVICTING and now < unconfirmed_at(entry):
         moments.append(unconfirmed_at(entry))
     limit = execution_limit(entry, job) if job is not None else None

@@ -60,7 +60,10 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Entry
 def move_refusal(
     entry: Entry, job: JobRecord | None, entry_of: Callable[[str], Entry | None]
 ) -> str | None:
-    """Why an index cannot move: the label of its object names the queue of others, which hold capacity in it. None if it can move.
+    """Why a gang cannot move; None if it can.
+
+    The label of the object of an index names the queue of others, which hold capacity in it. A group of pods with a controller gets new
+    pods with the queue of an object to which queuectl writes nothing.
 
     Args:
         entry: of the gang that is to move.
@@ -69,7 +72,7 @@ def move_refusal(
     """
     index = job.index if job is not None else None
     if index is None:
-        return None
+        return _made_elsewhere(entry, job)
     owner = f"{entry.namespace}/{index.job}"
     if index.grown:
         return f"{entry.ref} is in the queue of its gang: move {owner}, when it is pending or held"
@@ -78,6 +81,12 @@ def move_refusal(
     if stays is None:
         return None
     return f"all indexes of {owner} are in one queue, and {stays.ref} is {stays.state}"
+
+
+def _made_elsewhere(entry: Entry, job: JobRecord | None) -> str | None:
+    if job is None or not job.made_by:
+        return None
+    return f"a {job.made_by} creates the pods of {entry.ref} with its own queue: change the queue label of that {job.made_by}"
 
 
 def priority_refusal(entry: Entry, job: JobRecord | None) -> str | None:

@@ -77,6 +77,7 @@ class ObservationRules:
         taken_over: its entry is from the database from which this leader began, which can be older than its pods.
         statuses: of the jobs that it depends on, by gate.
         provisioned: the states of its checks that make nodes, if they differ from those of its entry.
+        absent_since: the time of the first observation of a group without pods, in unix seconds; None while it has pods.
     """
 
     rules: Rules
@@ -92,6 +93,7 @@ class ObservationRules:
     taken_over: bool = False
     statuses: Mapping[str, Standing] = field(default_factory=dict)
     provisioned: tuple[CheckReport, ...] = ()
+    absent_since: float | None = None
 
 
 def observe(
@@ -110,7 +112,7 @@ def observe(
         now: unix seconds.
         terms: the conditions of the observation.
     """
-    if job is None or (job.absent and not awaits_replacements(entry, now)):
+    if job is None or (job.absent and not awaits_replacements(entry, job, now, terms.absent_since)):
         yield ObjectDeleted()
         return
     if job.outcome is not None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from queuectl.domain.admission import PodAdmission, created, refusal
 from queuectl.domain.containment import never_contained
-from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.request_rules import PodNeeds
@@ -72,7 +72,7 @@ class PodGroups:
         for key in self._of_set.get(name, ()):
             group = self._groups[key]
             assert isinstance(group, SetGroup)
-            group.parent = record
+            group.belong(record)
             self._mark(key)
 
     def _mark(self, key: GroupKey) -> None:
@@ -97,13 +97,16 @@ class PodGroups:
 
     def put(self, pod: PodRecord) -> bool:
         """A pod that is new or has changed. Returns whether it differs from before in more than its version and its labels."""
+        if member_of(pod).gone:
+            self.remove(pod.uid)
+            return True
         key = key_of(pod)
         if self._keys.get(pod.uid, key) != key:
             self.remove(pod.uid)
         self._keys[pod.uid] = key
         group = self._group(key)
-        before = group.pods.get(pod.uid)
-        group.pods.put(pod)
+        before = group.get(pod.uid)
+        group.put(pod)
         self._changed.setdefault(key, {})[pod.uid] = None
         return before is None or not _same(before, pod)
 
@@ -112,10 +115,7 @@ class PodGroups:
         key = self._keys.pop(uid, None)
         if key is None:
             return
-        group = self._groups[key]
-        pod = group.pods.pop(uid)
-        if pod.phase is PodPhase.SUCCEEDED and member_of(pod).workload in ("", group.uid):
-            group.vanished[pod.podset] += 1
+        self._groups[key].pop(uid)
         self._changed.setdefault(key, {}).pop(uid, None)
 
     def recognize(
@@ -145,7 +145,7 @@ class PodGroups:
         if read:
             group.entry, group.started = entry, {}
         if read or group.uid != entry.uid:
-            group.uid = entry.uid
+            group.become(entry.uid)
             self._mark(key)
         self._known[key] = entry.uid
 
@@ -194,7 +194,8 @@ class PodGroups:
 
     def remains(self, key: GroupKey) -> bool:
         """Whether the group has a pod, or an entry in the ledger."""
-        return bool(self._groups[key].pods) or key in self._known
+        group = self._groups[key]
+        return bool(group.pods or group.other_pods) or key in self._known
 
     def hides(self, entry: Entry) -> bool:
         """Whether the workload of an entry was put off."""
@@ -205,7 +206,7 @@ class PodGroups:
         """Of the pods of a group, and of its set: another one means that they have changed."""
         group = self._groups[key]
         parent = group.parent if isinstance(group, SetGroup) else None
-        return group.pods.version, parent.version if parent is not None else 0
+        return group.version, parent.version if parent is not None else 0
 
     def _owned(
         self,
@@ -218,12 +219,8 @@ class PodGroups:
         group, uids = self._groups[key], self._changed.get(key, {})
         seat = seat or group.seated
         everyone = all_again or key in self._reseated
-        pods = group.pods if everyone else (group.pods[uid] for uid in uids)
-        return {
-            pod.uid: replace(seat(pod), owner=group.uid, owner_kind=key.kind)
-            for pod in pods
-            if member_of(pod).workload in ("", group.uid)
-        }
+        pods = group.pods if everyone else filter(None, map(group.pods.get, uids))
+        return {pod.uid: replace(seat(pod), owner=group.uid, owner_kind=key.kind) for pod in pods}
 
     def _settle_marks(self, key: GroupKey) -> None:
         self._changed.pop(key, None)

@@ -198,6 +198,31 @@ async def test_a_group_whose_pods_its_user_deletes_ends(world: Rig) -> None:
     assert done.reason.code is Code.DELETED
 
 
+async def test_a_pod_of_a_statefulset_that_is_created_again_takes_its_place_before_others(
+    world: Rig,
+) -> None:
+    # The double knows no StatefulSets: a pod that runs elsewhere has the uid of this one.
+    stands_in = world.cluster.submit_pod(pod("uid-of-the-set"))
+    await group_entry(world, "uid-of-the-set", State.RUNNING)
+    owner = {"kind": "StatefulSet", "name": "store", "uid": stands_in, "controller": True}
+    template = pod("store-0", "store", 1)
+    template["metadata"]["ownerReferences"] = [owner]
+    template["spec"]["restartPolicy"] = "Always"
+    world.cluster.submit_pod(template)
+    before = await group_entry(world, "store", State.RUNNING)
+    world.cluster.submit_pod(pod("later-1"))
+    await group_entry(world, "later-1", State.PENDING)
+    world.cluster.delete_pod_of_user("store-0")
+    await world.until(lambda: not of_group(world, "store"), "it is deleted")
+    await world.until_entry(
+        before.uid, lambda e: e.reason.code is Code.WAIT_FOR_RECOVERY, "its pod is missing"
+    )
+    world.cluster.submit_pod(template)
+    await world.until(lambda: len(running(world, "store")) == 1, "the new pod runs")
+    after = await world.entry(before.uid)
+    assert (after.attempt, after.evictions, after.placement) == (1, 0, before.placement)
+
+
 async def test_a_failed_pod_that_is_not_retriable_ends_its_group(world: Rig) -> None:
     for number in (1, 2):
         world.cluster.submit_pod(pod(f"g-{number}", "g", 2, retriable_in_group="false"))

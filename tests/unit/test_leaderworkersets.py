@@ -19,6 +19,7 @@ from queuectl.objects.kinds import KINDS, leaderworkerset
 from queuectl.offline.inputs import read_snapshot
 from queuectl.state.mirror import Mirror
 from tests.support.leaderworkersets import leaderworkerset as manifest
+from tests.support.work import lines_run
 
 Document = dict[str, Any]
 PODS = PodSetManifest(3, gpus=8)
@@ -97,15 +98,15 @@ def _seen(resource: str, document: Document) -> Upserted:
 class World:
     """A mirror with a set of one group, and the pods of this group."""
 
-    def __init__(self, **more: Any) -> None:
+    def __init__(self, pods: PodSetManifest = PODS, **more: Any) -> None:
         self.mirror = Mirror.of(KINDS)
         self.version = 10
-        self.document = manifest("s", "n", PODS, **more)
+        self.document = manifest("s", "n", pods, **more)
         self.set()
 
-    def set(self, **spec: Any) -> None:
+    def set(self, uid: str = "set", **spec: Any) -> None:
         self.version += 1
-        self.document["metadata"] |= {"uid": "set", "resourceVersion": str(self.version)}
+        self.document["metadata"] |= {"uid": uid, "resourceVersion": str(self.version)}
         self.document["spec"] |= spec
         self.mirror.apply([_seen("leaderworkersets", self.document)])
 
@@ -227,6 +228,68 @@ def test_a_group_without_pods_ends_when_its_set_does_not_name_it(end: str) -> No
     assert world.group().uid not in ("", uid)
 
 
+def created_again(world: World) -> None:
+    """Another user deletes the set and creates one of its name in another queue."""
+    world.mirror.apply([Deleted("leaderworkersets", "set", world.version)])
+    world.document["metadata"]["labels"][keys.QUEUE_LABEL] = "other"
+    world.document["metadata"].setdefault("annotations", {})[keys.SUBMITTED_BY] = "bob"
+    world.set("again")
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_set_that_is_created_again_does_not_take_over_the_gangs_of_the_old_one(
+    *, overlap: bool
+) -> None:
+    world = World()
+    world.pods("a", 0, 1, 2)
+    before = world.group()
+    world.pods("a", 0, 1, 2, attempt=1, workload=before.uid)
+    world.enter(State.RUNNING)
+    created_again(world)
+    if overlap:
+        world.pods("b", 0)
+    ends = world.group()
+    assert (ends.uid, ends.submitter, ends.queue) == (before.uid, before.submitter, "main")
+    assert {pod.uid for pod in world.mirror.pods_of(ends)} == {"a-0", "a-1", "a-2"}
+    assert podsets_of(ends) == [("main", 3, 8)]
+    world.delete("a", 0, 1, 2)
+    assert before.uid not in world.mirror.jobs
+    world.enter(State.FINISHED, uid=before.uid)
+    world.pods("b", *range(3)[overlap:])
+    group = world.group()
+    assert group.uid.startswith("again.000.")
+    assert (group.submitter, group.suspended, group.attempt) == ("bob", True, 0)
+    assert len(list(world.mirror.pods_of(group))) == 3
+
+
+def test_a_waiting_group_ends_when_another_set_has_the_name_of_its_set() -> None:
+    world = World()
+    world.pods("a", 0, 1, 2)
+    uid = world.group().uid
+    world.enter(State.PENDING)
+    created_again(world)
+    assert uid not in world.mirror.jobs
+    world.enter(State.FINISHED, uid=uid)
+    world.delete("a", 0, 1, 2)
+    world.pods("b", 0, 1, 2)
+    assert world.group().uid.startswith("again.000.")
+
+
+def test_a_new_process_knows_the_groups_of_a_set_before_it_knows_the_set() -> None:
+    world = World()
+    world.pods("a", 0, 1, 2)
+    uid = world.group().uid
+    world.pods("a", 0, 1, attempt=1, workload=uid)
+    entry = Entry(uid, "LeaderWorkerSet", "n", "s-0", State.RUNNING, attempt=1)
+    world.mirror = Mirror.of(KINDS)
+    world.mirror.recognize([entry], read=True, all_of_them=True)
+    world.pods("a", 0, 1, attempt=1, workload=uid)
+    world.pods("a", 2)
+    world.set()
+    group = world.group()
+    assert (group.uid, len(list(world.mirror.pods_of(group)))) == (uid, 3)
+
+
 def test_pods_without_their_set_are_not_a_gang() -> None:
     world = World()
     world.mirror.apply([Deleted("leaderworkersets", "set", world.version)])
@@ -301,3 +364,22 @@ def test_an_error_in_a_new_template_changes_no_group_that_runs(
     assert again.suspended
     assert again.error is not None
     assert "podset-numa-policy" in again.error
+
+
+@pytest.mark.parametrize("attempt", [0, 1], ids=["waits", "runs"])
+@pytest.mark.parametrize("leader", [None, LEADER], ids=["one template", "two templates"])
+def test_an_event_of_a_pod_costs_the_same_however_many_pods_its_group_has(
+    leader: PodSetManifest | None, attempt: int
+) -> None:
+    def events(number: int) -> int:
+        world = World(PodSetManifest(number, gpus=8), leader=leader)
+        world.pods("a", *range(number))
+        uid = world.group().uid
+
+        def change() -> None:
+            world.pods("a", 0, 1, 2, attempt=attempt, workload=uid)
+
+        change()
+        return lines_run(change)
+
+    assert events(400) < 1.2 * events(100)

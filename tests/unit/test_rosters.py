@@ -121,11 +121,19 @@ EVENTS: dict[str, Callable[[int, int], PodRecord]] = {
 }
 
 
+EARLIER = {"queuectl.dev/workload": "w0", "queuectl.dev/attempt": "1"}
+
+
 @pytest.mark.parametrize("what", EVENTS)
-def test_an_event_of_a_pod_costs_the_same_however_many_pods_its_group_has(what: str) -> None:
+@pytest.mark.parametrize("earlier", [0, 1], ids=["alone", "after another group of its name"])
+def test_an_event_of_a_pod_costs_the_same_however_many_pods_its_group_has(
+    what: str, earlier: int
+) -> None:
     def events(number: int) -> int:
         mirror = Mirror.of(KINDS)
         mirror.apply([Upserted(pod(k, number, k + 1)) for k in range(number)])
+        ended = {"gated": False, "phase": "Succeeded", "labels": EARLIER}
+        mirror.apply([Upserted(pod(number + k, number, 1, **ended)) for k in range(earlier)])
         mirror.apply([Upserted(EVENTS[what](0, number))])
         later = [Upserted(EVENTS[what](k, number)) for k in range(1, 30)]
         return lines_run(lambda: [mirror.apply([one]) for one in later])

@@ -59,6 +59,7 @@ from queuectl.domain.workload import (
 from queuectl.lifecycle.observations import Observations, Observer
 from queuectl.lifecycle.outstanding_writes import outstanding_writes, planned_of, request_digest
 from queuectl.lifecycle.transitions import Timers, alarm_of
+from queuectl.state.arrays import RETURN_SECONDS
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -1072,6 +1073,32 @@ def test_a_group_without_pods_waits_for_others_only_if_queuectl_deleted_them(
     world = World(evicted, records=[group])
     changes = world.look(now=20.0).changes
     assert any(one.after.state is State.FINISHED for one in changes) is ends
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_group_that_runs_without_pods_ends_after_a_time_if_its_statefulset_can_replace_them(
+    *, held: bool
+) -> None:
+    runs = replace(LIVE, state=State.RUNNING, intent=None, ready_at=20.0)
+    group = replace(RESUMED, attempt=1, of_pods=True, absent=True, drained=True, suspended=not held)
+    world = World(runs, records=[group])
+    observer = Observer(world.mirror, world.ledger, world.usage, 30.0)
+
+    patient = replace(CONFIG.rules.pods_ready, recovery_timeout=None)
+    config = replace(CONFIG, rules=replace(CONFIG.rules, pods_ready=patient))
+
+    def ends(now: float) -> bool:
+        world.mirror.touched |= observer.alarms.due(now)
+        world.ledger.apply(observer.observe(config, now).changes)
+        entry = world.ledger.get("u1")
+        return entry is None or entry.state is State.FINISHED
+
+    world.mirror.touched.add("u1")
+    assert ends(1000.0) == (not held)
+    if held:
+        world.mirror.touched.add("u1")
+        assert not ends(1000.0 + RETURN_SECONDS - 1)
+        assert ends(1000.0 + RETURN_SECONDS)
 
 
 def test_the_echo_of_a_start_clears_the_intent() -> None:

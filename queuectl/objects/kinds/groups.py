@@ -7,7 +7,7 @@ maker creates its pods again after an eviction.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, NamedTuple, cast
@@ -24,6 +24,7 @@ from queuectl.objects.kinds.roster import Fact, Roster, member_of
 from queuectl.objects.kubernetes.templates import too_much
 
 _NAMED: Final = 10  # values in a message
+_STATEFUL_SET: Final = "StatefulSet"
 
 
 class GroupKey(NamedTuple):
@@ -44,6 +45,23 @@ def key_of(pod: PodRecord) -> GroupKey:
     return GroupKey(POD, pod.namespace, pod.uid)
 
 
+class _Source(NamedTuple):
+    """The StatefulSet of a pod, and what its pods request. New pods of the same source replace those that are gone."""
+
+    uid: str
+    podset: str
+    queue: str | None
+    total: int | None
+
+
+def _source(pod: PodRecord) -> _Source | None:
+    """None if no StatefulSet creates the pod."""
+    if pod.owner_kind != _STATEFUL_SET:
+        return None
+    member = member_of(pod)
+    return _Source(pod.owner, pod.podset, member.job.queue, member.total)
+
+
 @dataclass(slots=True)
 class PodGroup:
     """One workload.
@@ -51,10 +69,14 @@ class PodGroup:
     Attributes:
         key: its identity in the cluster.
         uid: its identity in the ledger; "" before its first record.
-        pods: all that it has, those of an earlier workload of the same name too.
+        pods: those that were released for it, and those that never were released.
+        other_pods: the other pods of its name, of earlier workloads.
+        version: the largest one that any pod of its name had.
         total: the number of pods that it requests.
         started: the podsets with which it started, while any of its pods is released.
         vanished: pods by podset that succeeded and were deleted since.
+        running: the attempt as which it runs by its entry; 0 = it does not run.
+        source: of its released pods, as :func:`_source` has it.
         entry: the entry of the ledger, as it was read when this process began; None = none, or no longer needed.
         record: the last one.
     """
@@ -62,18 +84,64 @@ class PodGroup:
     key: GroupKey
     uid: str = ""
     pods: Roster = field(default_factory=Roster)
+    other_pods: Roster = field(default_factory=Roster)
+    version: int = 0
     total: int = 1
     started: dict[str, PodSet] = field(default_factory=dict)
     vanished: Counter[str] = field(default_factory=Counter)
+    running: int = 0
+    source: _Source | None = None
     entry: Entry | None = None
     record: JobRecord | None = None
 
-    def follow(self, entry: Entry) -> bool:  # noqa: ARG002 - for groups of a set
+    def follow(self, entry: Entry) -> bool:
         """Take note of its entry. Returns whether its record can differ now."""
-        return False
+        before, runs = self.running, entry.state.live and entry.intent is not Intent.START
+        self.running = entry.attempt if runs else 0
+        return self.running != before
 
     def end(self) -> None:
         """Its entry is Finished, or no longer exists."""
+        self.running, self.source = 0, None
+
+    def get(self, uid: str) -> PodRecord | None:
+        """One of all pods of its name, or None."""
+        return self.pods.get(uid) or self.other_pods.get(uid)
+
+    def put(self, pod: PodRecord) -> None:
+        """A pod of its name that is new or has changed."""
+        self.version = max(self.version, pod.version)
+        into, out_of = self.pods, self.other_pods
+        if not self._has(pod):
+            into, out_of = out_of, into
+        if out_of.get(pod.uid) is not None:
+            out_of.pop(pod.uid)
+        into.put(pod)
+
+    def pop(self, uid: str) -> None:
+        """Remove a pod of its name."""
+        if self.other_pods.get(uid) is not None:
+            self.other_pods.pop(uid)
+            return
+        pod = self.pods.pop(uid)
+        if pod.phase is PodPhase.SUCCEEDED and member_of(pod).workload in ("", self.uid):
+            self.vanished[pod.podset] += 1
+
+    def become(self, uid: str) -> None:
+        """It is the workload with this uid."""
+        if uid != self.uid:
+            self.uid = uid
+            self._sort()
+
+    def _sort(self) -> None:
+        """Separate its own pods from the others again."""
+        everyone = [*self.pods, *self.other_pods]
+        self.pods = Roster(pod for pod in everyone if self._has(pod))
+        self.other_pods = Roster(pod for pod in everyone if not self._has(pod))
+
+    def _has(self, pod: PodRecord) -> bool:
+        """Whether a pod of its name is its own. Before it has a uid, all are."""
+        return not self.uid or member_of(pod).workload in ("", self.uid)
 
     def seated(self, pod: PodRecord) -> PodRecord:
         """The pod with the podset and the rank that it has in the group."""
@@ -82,14 +150,16 @@ class PodGroup:
     def assemble(self, *, in_ledger: bool) -> JobRecord | None:
         """The record of the current pods; None if there is nothing to describe. ``in_ledger``: the ledger has it, not Finished."""
         current = self._current(in_ledger)
+        released = current.count(Fact.RELEASED)
+        held = self._held(current) if in_ledger else 0
         if not current:
-            return self._absent()
-        first = member_of(current.first(Fact.ALIVE) or current.oldest)
+            return self._absent(held)
+        pod = current.first(Fact.ALIVE) or current.oldest
+        first = member_of(pod)
         self.total = first.total or 1
         succeeded = Counter({str(name): n for name, n in current.counts(Fact.SUCCEEDED).items()})
-        released = current.count(Fact.RELEASED)
         awaits = ""
-        if released:
+        if released or held:
             podsets = self._running_podsets(current, succeeded)
         else:
             self.started = {}
@@ -108,12 +178,13 @@ class PodGroup:
             uid=self.uid,
             version=current.version,
             podsets=tuple(podsets),
-            suspended=not released,
-            attempt=max(cast(Counter[int], current.counts(Fact.ATTEMPT))),
+            suspended=not (released or held),
+            attempt=max((held, *cast(Counter[int], current.counts(Fact.ATTEMPT)))),
             outcome=self._outcome(current, succeeded),
             status=member_of(shown).job.status if shown is not None else "",
             deleting=current.count(Fact.TERMINATING) == len(current),
             staged=first.fast,
+            made_by=pod.owner_kind if first.group else "",
             awaits=awaits,
             gates=gates,
             preempt_requested=common(map(str, current.counts(Fact.NOTICE))),
@@ -123,13 +194,25 @@ class PodGroup:
         )
         return self.record
 
-    def _absent(self) -> JobRecord | None:
+    def _held(self, pods: Roster) -> int:
+        """The attempt as which it runs, also while none of its pods is released: its StatefulSet creates the same pods again.
+
+        0: it does not run, or not without released pods.
+        """
+        released, new = pods.first(Fact.RELEASED), pods.first(Fact.NEW)
+        if released is not None:
+            self.source = _source(released)
+        same = new is None or _source(new) == self.source
+        return self.running if self.source is not None and same else 0
+
+    def _absent(self, held: int) -> JobRecord | None:
         if self.record is None:
             if self.entry is None:
                 return None
             self.total = self.entry.pods
             self.record = _remembered(self.entry)
-        self.started = {}
+        if not held:
+            self.started = {}
         awaits = f"none of its {counted(self.total, 'pod')} exists"
         last = self.record
         self.record = replace(
@@ -137,21 +220,22 @@ class PodGroup:
             version=last.version + 1,
             absent=True,
             awaits=awaits,
-            suspended=True,
+            suspended=not held,
+            attempt=held or last.attempt,
             deleting=False,
         )
         return self.record
 
     def _current(self, in_ledger: bool) -> Roster:
-        """Its pods, without those of an earlier workload of the same name."""
+        """Its own pods, after it has a uid."""
         new = self.pods.first(Fact.NEW)
         if self.record is not None and self.record.outcome is not None and new and not in_ledger:
             self._begin_again(new.uid)
         if not self.uid and self.pods:
             live = self._live()
             named = member_of(live).workload if live is not None else ""
-            self.uid = named or self._uid_of(new or self.pods.oldest)
-        return self.pods.of(self.uid)
+            self.become(named or self._uid_of(new or self.pods.oldest))
+        return self.pods
 
     def _live(self) -> PodRecord | None:
         """The first pod of a workload that has not ended."""
@@ -171,8 +255,9 @@ class PodGroup:
         return first.uid
 
     def _begin_again(self, uid: str) -> None:
-        self.uid, self.record, self.entry = uid, None, None
+        self.record, self.entry = None, None
         self.started, self.vanished = {}, Counter()
+        self.become(uid)
 
     def _running_podsets(self, pods: Iterable[PodRecord], succeeded: Counter[str]) -> list[PodSet]:
         if not self.started:
@@ -195,7 +280,7 @@ class PodGroup:
 
     def _waiting_podsets(self, pods: Roster, succeeded: Counter[str]) -> tuple[list[PodSet], str]:
         """The podsets that it requests, and the pods for which it waits. Pods beyond its number stay gated."""
-        self._recall(succeeded)
+        self._recall(succeeded, can_succeed=member_of(pods.oldest).succeeds)
         needed = max(0, self.total - succeeded.total() - self.vanished.total())
         waiting = pods.counts(Fact.WAITING).total()
         if waiting > needed:
@@ -212,10 +297,14 @@ class PodGroup:
         text = f"{min(waiting, needed)} of {counted(needed, 'pod')} of the group exist"
         return podsets, "" if complete else text
 
-    def _recall(self, succeeded: Counter[str]) -> None:
-        """After a restart: the pods that had succeeded and were deleted are those that its entry no longer requested."""
-        if self.entry is not None and self.entry.state.waiting and self.entry.pods:
-            gone = self.total - self.entry.pods - succeeded.total()
+    def _recall(self, succeeded: Counter[str], *, can_succeed: bool) -> None:
+        """After a restart: the pods that had succeeded and were deleted are those that its entry no longer requested.
+
+        Otherwise a difference means that its pods were created again in another number while no leader watched.
+        """
+        entry = self.entry
+        if entry is not None and entry.state.waiting and entry.pods and entry.attempt:
+            gone = self.total - entry.pods - succeeded.total() if can_succeed else 0
             self.vanished = Counter({"": max(0, gone)})
 
     def _outcome(self, pods: Roster, succeeded: Counter[str]) -> JobOutcome | None:
@@ -340,29 +429,42 @@ class SetGroup(PodGroup):
     """One group.
 
     Attributes:
-        parent: the set; None while it is not known.
-        running: the attempt as which it runs by its entry; 0 = it does not run.
+        parent: the set of its name; None while it is not known.
     """
 
     parent: JobRecord | None = None
-    running: int = 0
+
+    @property
+    def own_set(self) -> JobRecord | None:
+        """The set to which it belongs; None if that is not known, or another set has its name now."""
+        one = self.parent
+        if one is None or (self.uid and not self.uid.startswith(f"{_identity(one)}.")):
+            return None
+        return one
 
     @property
     def requested(self) -> bool:
         """Whether the set still has this group, so that the operator creates its pods again."""
-        one = self.parent
+        one = self.own_set
         if one is None or one.groups is None:
             return False
         return not one.deleting and set_name(self.key.name)[1] < one.groups
 
-    def follow(self, entry: Entry) -> bool:
-        before, runs = self.running, entry.state.live and entry.intent is not Intent.START
-        self.running = entry.attempt if runs else 0
-        return self.running != before
+    def belong(self, parent: JobRecord | None) -> None:
+        """The set of its name is new, has changed or was deleted."""
+        before, self.parent = self.own_set, parent
+        if (before is None) != (self.own_set is None):
+            self._sort()
+
+    def _has(self, pod: PodRecord) -> bool:
+        """New pods are those of the set that has the name now."""
+        if self.own_set is None and self.uid:
+            return member_of(pod).workload == self.uid
+        return PodGroup._has(self, pod)
 
     def end(self) -> None:
+        PodGroup.end(self)
         self._begin_again("")
-        self.running = 0
 
     def seated(self, pod: PodRecord) -> PodRecord:
         name = self._podset(pod)
@@ -370,71 +472,75 @@ class SetGroup(PodGroup):
         return replace(pod, podset=name, rank=rank)
 
     def assemble(self, *, in_ledger: bool) -> JobRecord | None:
-        roster = self._current(in_ledger)
-        current = [self.seated(pod) for pod in roster]
+        current = self._current(in_ledger)
         if not self.uid or not (current or self.requested):
             self.record = None
             return None
-        alive = [pod for pod in current if not pod.terminal]
-        released = [pod for pod in alive if not pod.gated]
+        released = current.count(Fact.RELEASED)
         running = self.running if in_ledger and self.requested else 0
-        runs = bool(released) or running > 0
-        podsets = tuple(self._requests(alive, runs=runs))
-        base = self._base(alive or current)
-        error, unsupported = self._error(roster)
+        runs = released > 0 or running > 0
+        podsets = tuple(self._requests(current, runs=runs))
+        base = self._base(current)
+        shown = current.first(Fact.STATUS)
+        error, unsupported = self._error(current)
         refused = base.error if not runs else None  # an error of the set concerns its next pods
         self.record = replace(
             base,
             kind=self.key.kind,
             name=self.key.name,
             uid=self.uid,
-            version=max((pod.version for pod in current), default=base.version + 1),
+            version=current.version if current else base.version + 1,
             podsets=podsets,
             suspended=not runs,
-            attempt=max((running, *(pod.attempt for pod in current))),
-            status=next((s for pod in current if (s := member_of(pod).job.status)), ""),
-            awaits="" if runs else self._awaits(alive, podsets),
-            preempt_requested=common(pod.preempt_requested for pod in released),
-            preempt_ready=bool(released) and all(pod.preempt_ready for pod in released),
+            attempt=max((running, *cast(Counter[int], current.counts(Fact.ATTEMPT)))),
+            status=member_of(shown).job.status if shown is not None else "",
+            awaits="" if runs else self._awaits(current, podsets),
+            preempt_requested=common(map(str, current.counts(Fact.NOTICE))),
+            preempt_ready=0 < released == current.count(Fact.READY_TO_STOP),
             error=refused or error,
             unsupported=base.unsupported if refused else unsupported,
             outcome=None,
+            made_by=SET,
             groups=None,
             followed=True,
         )
         self.entry = None
         return self.record
 
-    def _base(self, pods: Sequence[PodRecord]) -> JobRecord:
+    def _base(self, pods: Roster) -> JobRecord:
         """The record to which the group adds: that of the set, with the queue and the face of the first pod."""
-        first = member_of(pods[0]).job if pods else self.record
-        base = self.parent or self.record or first
+        pod = pods.first(Fact.ALIVE) or (pods.oldest if pods else None)
+        first = member_of(pod).job if pod is not None else self.record
+        base = self.own_set or self.record or first
         assert base is not None  # a group without a set has pods
         if first is None:
             return base
         return replace(base, queue=first.queue, queue_keys=first.queue_keys, face=first.face)
 
-    def _requests(self, pods: Sequence[PodRecord], *, runs: bool) -> Iterable[PodSet]:
+    def _requests(self, pods: Roster, *, runs: bool) -> Iterable[PodSet]:
         """The podsets of the set, with the requests that its pods have: of a rollout, they can be those of an older template.
 
         A set whose new template has an error has no podsets. A group that runs then keeps its own.
         """
-        known = self.parent.podsets if self.parent is not None else ()
+        own, before = self.own_set, self.record
+        known = own.podsets if own is not None else ()
         if not known and runs:
-            known = (
-                self.record.podsets if self.parent is not None and self.record is not None else ()
-            )
+            known = before.podsets if own is not None and before is not None else ()
             if not known:
-                return self._running_podsets(pods, self.vanished)
-        made = {pod.podset: own for pod in reversed(pods) for own in member_of(pod).job.podsets}
+                alive = (self.seated(pod) for pod in pods if not pod.terminal)
+                return self._running_podsets(alive, self.vanished)
+        # The last one counts: the first of all, also where leader and workers have one podset.
+        first = filter(None, map(pods.first, (Fact.FOLLOWS, Fact.LEADS, Fact.ALIVE)))
+        made = {self._podset(pod): one for pod in first for one in member_of(pod).job.podsets}
         return [_as_made(podset, made.get(podset.name)) for podset in known]
 
-    def _awaits(self, pods: Sequence[PodRecord], podsets: Iterable[PodSet]) -> str:
+    def _awaits(self, pods: Roster, podsets: Iterable[PodSet]) -> str:
         total = sum(podset.count for podset in podsets)
-        waiting = sum(not pod.terminating for pod in pods)
-        if self.parent is None:
+        waiting = pods.count(Fact.STAYS)
+        own = self.own_set
+        if own is None:
             return f"LeaderWorkerSet {set_name(self.key.name)[0]} does not exist"
-        if waiting >= total or (self.parent.staged and waiting):
+        if waiting >= total or (own.staged and waiting):
             return ""
         return f"{waiting} of {counted(total, 'pod')} of the group exist"
 
@@ -442,14 +548,13 @@ class SetGroup(PodGroup):
         """In the order of texts, the groups of a set are in the order of their indexes."""
         if self.parent is None:
             return ""
-        one = self.parent
-        known = one.uid or f"{one.kind}/{one.namespace}/{one.name}"
-        return f"{known}.{set_name(self.key.name)[1]:03d}.{first.uid[:8]}"
+        return f"{_identity(self.parent)}.{set_name(self.key.name)[1]:03d}.{first.uid[:8]}"
 
     def _podset(self, pod: PodRecord) -> str:
-        if self.parent is None or not self.parent.podsets:
+        own = self.own_set
+        if own is None or not own.podsets:
             return pod.podset
-        names = [podset.name for podset in self.parent.podsets]
+        names = [podset.name for podset in own.podsets]
         if names[0] != LEADER or pod.rank == 0:
             return names[0]
         return names[-1]
@@ -460,6 +565,11 @@ def new_group(key: GroupKey, sets: Mapping[tuple[str, str], JobRecord]) -> PodGr
     if key.kind != SET:
         return PodGroup(key)
     return SetGroup(key, parent=sets.get(set_key(key)))
+
+
+def _identity(parent: JobRecord) -> str:
+    """The first part of the uids of the groups of a set. In files, a set can be without a uid."""
+    return parent.uid or f"{parent.kind}/{parent.namespace}/{parent.name}"
 
 
 def set_key(key: GroupKey) -> tuple[str, str]:

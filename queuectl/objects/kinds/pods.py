@@ -144,6 +144,7 @@ def read_member(
         strict=strict,
     )
     face = PodFace(job.name, job.uid, job.version)
+    succeeds = spec.restart_policy in ("Never", "OnFailure")
     return PodGroupMember(
         replace(job, of_pods=True, ungated=(), face=face),
         group,
@@ -152,7 +153,20 @@ def read_member(
         fast=lenient(annotations, keys.POD_GROUP_FAST, kueue) == "true",
         retriable=bool(group) and lenient(annotations, keys.RETRIABLE, kueue) != "false",
         workload=labels.get(keys.WORKLOAD_LABEL, ""),
+        succeeds=succeeds,
+        gone=_is_gone(meta, status.phase or "", succeeds=succeeds),
     )
+
+
+def _is_gone(meta: Meta, phase: str, *, succeeds: bool) -> bool:
+    """Whether the pod ended because it is being deleted.
+
+    The kubelet gives a deleted pod a final phase before it removes the pod: ``Succeeded`` if all containers exit with 0, whatever the
+    restart policy. A pod that has ended is deleted without a grace period. If a finalizer keeps it, it can have succeeded before.
+    """
+    if meta.deletion_timestamp is None or phase not in _OUTCOMES:
+        return False
+    return phase == "Failed" or not succeeds or bool(meta.deletion_grace_period_seconds)
 
 
 def role_of(podset: PodSet) -> str:

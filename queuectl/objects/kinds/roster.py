@@ -23,6 +23,9 @@ class Fact(Enum):
     SUCCEEDED = auto()  # it succeeded; value: podset
     ENDED = auto()
     ALIVE = auto()
+    LEADS = auto()  # it is alive and has rank 0
+    FOLLOWS = auto()  # it is alive and has another rank, or none
+    STAYS = auto()  # it is alive and is not about to be deleted
     RELEASED = auto()
     WAITING = auto()  # gated and not about to be deleted; value: podset
     NEW = auto()  # gated, and never released
@@ -39,7 +42,18 @@ class Fact(Enum):
 
 
 _IN_ORDER = frozenset(
-    {Fact.ALIVE, Fact.WAITING, Fact.NEW, Fact.ERROR, Fact.STATUS, Fact.MEMBER, Fact.GATES}
+    {
+        Fact.ALIVE,
+        Fact.LEADS,
+        Fact.FOLLOWS,
+        Fact.RELEASED,
+        Fact.WAITING,
+        Fact.NEW,
+        Fact.ERROR,
+        Fact.STATUS,
+        Fact.MEMBER,
+        Fact.GATES,
+    }
 )
 """The facts of which the first pod is asked for."""
 
@@ -65,6 +79,7 @@ def _facts(pod: PodRecord) -> Iterator[tuple[Fact, FactValue]]:
         yield Fact.ENDED_MEMBER, member.workload
     else:
         yield Fact.ALIVE, True
+        yield (Fact.LEADS if pod.rank == 0 else Fact.FOLLOWS), True
         yield Fact.QUEUE, str(member.job.queue)
         yield Fact.TOTAL, str(member.total)
         if member.job.error is not None:
@@ -72,6 +87,8 @@ def _facts(pod: PodRecord) -> Iterator[tuple[Fact, FactValue]]:
     if pod.phase is PodPhase.SUCCEEDED:
         yield Fact.SUCCEEDED, pod.podset
         yield Fact.SUCCEEDED_MEMBER, member.workload
+    if pod.alive:
+        yield Fact.STAYS, True
     if pod.waits:
         yield Fact.WAITING, pod.podset
     if pod.gated and not member.workload:
@@ -132,13 +149,6 @@ class Roster:
         """Remove a pod."""
         self._forget(uid)
         return self._pods.pop(uid)
-
-    def of(self, workload: str) -> Roster:
-        """Those that were released for this workload, and those that never were; the same object if these are all."""
-        others = self._counts[Fact.MEMBER].keys() - {"", workload}
-        if not others:
-            return self
-        return Roster(pod for pod in self if member_of(pod).workload in ("", workload))
 
     def count(self, fact: Fact, fact_value: FactValue = True) -> int:
         """The number of pods of which this is so."""
