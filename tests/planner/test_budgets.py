@@ -30,7 +30,7 @@ from queuectl.domain.spending import (
     report,
     with_priority,
 )
-from queuectl.domain.workload import Duration, Placement, Workload
+from queuectl.domain.workload import Duration, Growth, Placement, Workload
 from queuectl.planner import plan
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import PlanRule, verify
@@ -196,6 +196,25 @@ def test_gangs_of_one_plan_do_not_exceed_a_budget_at_their_own_priority(
     gangs = [of(name, 2, run=1, queued_at=at) for at, name in enumerate("abc")]
     snapshot = lowered(spending(rule, [*gangs], spent=10 - left))
     assert [p.workload.priority for p in snapshot.pending] == priorities
+
+
+LOWERS: dict[str, Any] = {"when_spent": WhenSpent.LOWER_PRIORITY, "priority_when_spent": -5}
+
+
+def test_a_gang_that_never_fits_uses_nothing_of_a_budget() -> None:
+    """It is older than the other one. A gang that waits for others to end uses its part."""
+    gangs = [of("huge", 5000), of("next", queued_at=1.0)]
+    given = Spending(spending(budget(**LOWERS), [*gangs]))
+    assert lowered_priorities(given, {"huge"}) == {}
+    assert lowered_priorities(given) == {"next": -5}
+
+
+def test_a_pod_that_waits_to_be_added_lowers_the_priority_of_no_gang() -> None:
+    """The gang takes the first two hours of three. Of the older pods, the second one finds nothing left."""
+    pods = [replace(of(f"base_{i}"), growth=Growth("base", i)) for i in range(1, 4)]
+    gangs = [*pods, of("next", 2, queued_at=1.0)]
+    given = spending(budget(**LOWERS), [*gangs], [runs("base", 1, None)], spent=6)
+    assert lowered_priorities(Spending(given)) == {"base_2": -5, "base_3": -5}
 
 
 def test_a_spent_budget_lowers_the_priority_of_pending_gangs() -> None:
