@@ -19,6 +19,7 @@ from queuectl.domain.budgets import (
     month_of,
     units_of,
 )
+from queuectl.domain.diagnosis import Remedy
 from queuectl.domain.plan import Admission, Plan, Refusal
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code
@@ -32,6 +33,7 @@ from queuectl.domain.spending import (
 )
 from queuectl.domain.workload import Duration, Growth, Placement, Workload
 from queuectl.planner import plan
+from queuectl.planner.explain.diagnosis import diagnose
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
@@ -156,6 +158,16 @@ def test_the_reason_states_what_is_missing_and_what_would_help() -> None:
     assert reason.details["missingGpuHours"] == 4.5
     _, waiting = decided(spending(budget(), [of("a")], spent=10))
     assert waiting["a"].reasons[0].message.startswith("0 of 10 GPU-hours are left in Budget b")
+
+
+def test_the_limit_of_the_reason_counts_earlier_attempts() -> None:
+    """They ran for an hour, and the rest pays for half an hour. The suggested fix names the same limit."""
+    tried = Pending(of("a", run=4), past_seconds=3600.5)
+    snapshot = spending(budget(**WHOLE), [tried], spent=9.5)
+    _, waiting = decided(snapshot)
+    assert "set a limit of at most 5400 s" in waiting["a"].reasons[0].message
+    fixes = {fix.remedy: fix for fix in diagnose(snapshot, "a").suggested_fixes}
+    assert fixes[Remedy.SHORTEN_RUN].details == {"seconds": 5400}
 
 
 @pytest.mark.parametrize(
