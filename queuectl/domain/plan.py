@@ -127,7 +127,7 @@ class SlipCause(StrEnum):
     LOST_NODE = "LostNode"  # a node failed, or pods that no queue manages use it
     HIGHER_PRIORITY = "HigherPriority"  # a gang that is before it in queue order now
     RECLAIM = "Reclaim"  # another ClusterQueue uses quota that it would have borrowed
-    CONFIGURATION = "Configuration"  # queues, quotas or other rules changed
+    CONFIGURATION = "Configuration"  # queues, quotas, Reservations or other rules changed
 
 
 SLIPS: Final[Mapping[SlipCause, str]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -100,10 +100,17 @@ def with_new_month(snapshot: Snapshot, balance: BudgetBalance) -> BudgetBalance:
     return replace(begun, granted=left + Spending(snapshot).committed(begun))
 
 
-def lowered_priorities(spending: Spending) -> dict[str, int]:
+def lowered_priorities(
+    spending: Spending, never_fit: Collection[str] = frozenset()
+) -> dict[str, int]:
     """The priorities of pending gangs, by uid, that spent budgets lower.
 
-    The rest of a budget is for its pending gangs in queue order: gangs that start in one plan do not exceed it together.
+    The rest of a budget is for its pending gangs in queue order: gangs that start in one plan do not exceed it together. Pods that wait
+    to be added to elastic gangs come after all gangs, because they delay none.
+
+    Args:
+        spending: of the snapshot.
+        never_fit: uids of the gangs that never fit. They use nothing of the rest.
     """
     priorities: dict[str, int] = {}
     snapshot = spending.snapshot
@@ -112,17 +119,20 @@ def lowered_priorities(spending: Spending) -> dict[str, int]:
         if budget.when_spent is not WhenSpent.LOWER_PRIORITY:
             continue
         left = balance.granted - balance.used - spending.committed(balance)
-        own = spending.pending(balance)
-        starting = {p.workload.uid for p in own if p.blocked is None}
-        for workload in sorted(
-            (p.workload for p in own), key=lambda w: (-w.priority, w.queued_at, w.uid)
-        ):
+        for pending in sorted(spending.pending(balance), key=_turn):
+            workload = pending.workload
             known = priorities.get(workload.uid, workload.priority)
             if left <= 0 and budget.priority_when_spent < known:
                 priorities[workload.uid] = budget.priority_when_spent
-            if workload.uid in starting:
+            if pending.blocked is None and workload.uid not in never_fit:
                 left -= start_cost(snapshot, balance, workload)
     return priorities
+
+
+def _turn(pending: Pending) -> tuple[bool, int, float, str]:
+    """The order in which pending gangs get the rest of a budget."""
+    own = pending.workload
+    return own.grows, -own.priority, own.queued_at, own.uid
 
 
 def with_priority(pending: Pending, priority: int | None) -> Pending:

@@ -69,7 +69,8 @@ class Forward:
     """One draw.
 
     Attributes:
-        lengths: seconds for which each gang still runs, or runs from its start, by uid; infinite = it never ends.
+        lengths: seconds for which each gang still runs, or runs from its start, by uid; infinite = it never ends. Pods that are added to
+            elastic gangs end with them.
         check: is called at each end, for each gang that is tried, and for each planned start; it can wait, or raise to stop the draw.
         starts: unix seconds, by uid.
         work: the cost of the draw; the same for the same input.
@@ -146,16 +147,20 @@ class Forward:
         heads = {name: queue.heads() for name, queue in self._queues.items()}
         turns = [(self._order(name, first[0]), name) for name, first in heads.items()]
         heapify(turns)
+        # ClusterQueues in which a gang waits: no pod is added behind it.
+        waits: set[str] = set()
         while turns:
             name = turns[0][1]
             queue, first = self._queues[name], heads[name]
             gang = queue.lines[first[0][1]][0]
-            if self._try(gang):
+            if not (gang.grows and name in waits) and self._try(gang):
                 queue.start(gang, first)
-            elif gang.queue.strict:
+            elif gang.queue.strict and not gang.grows:
                 first.clear()
             else:
                 heappop(first)
+                if not gang.grows:
+                    waits.add(name)
             if first:
                 heapreplace(turns, (self._order(name, first[0]), name))
             else:
@@ -173,11 +178,20 @@ class Forward:
     def _try(self, gang: Waiting) -> bool:
         """Start a gang if it fits."""
         self.work += 1
+        if gang.grows and self._seconds(gang) <= 0:
+            return False  # its elastic gang has ended
         if self._freed >= self._awaits.get(gang.kind, 0) and self._start_at_once(gang):
             return True
-        if gang.queue.name in self._lines:
+        if gang.queue.name in self._lines and not gang.grows:
             self._planned.wait(gang, self)
         return False
+
+    def _seconds(self, gang: Waiting) -> float:
+        """For which it runs if it starts now. A pod ends with the gang that it extends, which runs before it starts."""
+        seconds = self.lengths[gang.family]
+        if gang.grows:
+            seconds += self.starts.get(gang.family, self.scene.now) - self.now
+        return seconds
 
     def _start_at_once(self, gang: Waiting) -> bool:
         """Start a gang if it fits, or note how many nodes its class lacks at least."""
@@ -219,7 +233,7 @@ class Forward:
         charges = tuple(request.rows())
         for row, amount in charges:
             self.use.add(row, amount)
-        seconds = self.lengths[gang.uid]
+        seconds = self._seconds(gang)
         self._planned.forget(gang.uid)
         self._planned.started(request, counts, self.now + seconds)
         self._hold(Holding(gang.uid, _slots(request, counts, len(self.free)), charges), seconds)

@@ -44,6 +44,7 @@ class Waiting:
     """A pending gang.
 
     Attributes:
+        family: uid of the elastic gang that it extends and with which it ends, or its own.
         kind: number of its class: if a gang of a class does not fit, no gang of it does.
         place: in queue order.
         asks: for starts after each time (unix seconds), what it asks under each choice of flavors, most preferred first.
@@ -52,11 +53,17 @@ class Waiting:
     """
 
     uid: str
+    family: str
     kind: int
     place: Place
     asks: _Asks
     queue: ClusterQueue
     planned_seconds: float
+
+    @property
+    def grows(self) -> bool:
+        """Whether it is a pod that extends an elastic gang."""
+        return self.family != self.uid
 
     def requests(self, at: float) -> tuple[GangRequest, ...]:
         """Its requests if it starts then: a later start lasts longer into Reservations."""
@@ -73,7 +80,7 @@ class Holding:
     """A gang that holds capacity, or a Reservation that keeps it.
 
     Attributes:
-        uid: of the gang, or the name of the Reservation.
+        uid: of the gang that ends then, or the name of the Reservation. A pod that was added to an elastic gang ends with that gang.
         slots: node indexes (K,) and amounts (R, K).
         charges: to quota.
         until: unix seconds at which it ends in each draw; None = the run time of the gang decides.
@@ -109,7 +116,7 @@ class Scene:
     def uids(self) -> set[str]:
         """Of the gangs whose run times count."""
         running = {gang.uid for gang in self.holding if gang.until is None}
-        return running | {gang.uid for gang in self.waiting}
+        return running | {gang.family for gang in self.waiting}
 
     @property
     def lines(self) -> Lines:
@@ -194,7 +201,8 @@ def _waiting(
                 (after, _requests(classes, part, queue, among)) for after, among in starts
             )
         if any(asked for _, asked in possible[kind]):
-            yield Waiting(workload.uid, kind, _place(pending), possible[kind], queue, seconds)
+            own, asks = (workload.uid, workload.family), possible[kind]
+            yield Waiting(*own, kind, _place(pending), asks, queue, seconds)
 
 
 def _starts(
@@ -229,7 +237,7 @@ def _holding(problem: Problem) -> Iterator[Holding]:
     usage, now = problem.usage, problem.snapshot.now
     for gang in problem.snapshot.admitted:
         until = now if gang.leaving else None
-        yield Holding(gang.workload.uid, usage.slots(gang), usage.charges(gang), until)
+        yield Holding(gang.workload.family, usage.slots(gang), usage.charges(gang), until)
 
 
 def _free(problem: Problem) -> Ints:

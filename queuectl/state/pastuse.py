@@ -334,14 +334,16 @@ class BudgetSums:
             for name, budget in sorted(config.budgets.items())
         )
 
-    def applied(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with the budgets, and with lower priorities where they are spent; the same objects as last time."""
+    def applied(self, snapshot: Snapshot, never_fit: Iterable[str] = ()) -> Snapshot:
+        """The snapshot with the budgets, and with lower priorities where they are spent; the same objects as last time.
+
+        ``never_fit``: uids of the pending gangs that never fit, as the last plan has found.
+        """
         if not snapshot.config.budgets:
             self._lowered = {}
             return snapshot
         snapshot = replace(snapshot, budgets=self.balances(snapshot.config, snapshot.now))
-        spending = Spending(snapshot)
-        lowered = lowered_priorities(spending)
+        lowered = lowered_priorities(Spending(snapshot), frozenset(never_fit))
         if not lowered:
             return snapshot
         before, self._lowered = self._lowered, {}

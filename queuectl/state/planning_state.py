@@ -216,8 +216,10 @@ class PlanningState:
 
     def snapshot(self, now: float, limits: SolverLimits, *, seek_room: bool = True) -> Snapshot:
         """The snapshot for a plan at ``now`` (unix seconds). ``seek_room``: whether the plan can move gangs."""
+        frozen = self.builder.freeze(self.config, now, limits)
+        waiting = self.ledger.entries(State.PENDING)
         return replace(
-            self.budgets.applied(self.builder.freeze(self.config, now, limits)),
+            self.budgets.applied(frozen, (e.uid for e in waiting if e.reason.never_fits)),
             moved_work=self.moves.by_queue(now),
             past_use=self.past_use.past_use(now),
             seek_room=seek_room,

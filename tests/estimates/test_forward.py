@@ -12,7 +12,7 @@ import pytest
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
-from queuectl.domain.workload import Duration, Workload
+from queuectl.domain.workload import Duration, Growth, Workload
 from queuectl.estimates.forward import Forward
 from tests.estimates.build import scene, starts
 from tests.planner.backfill_clock import line
@@ -67,6 +67,44 @@ def test_nothing_starts_before_the_first_end() -> None:
     free = world(RACKS, [job("p", 1)], FULL[:2])
     assert starts(free, ENDS) == {"p": 100.0}
     assert starts(world(RACKS, [job("p", 1)], []), {}) == {}
+
+
+def pod_of(base: str, at: float = -1.0) -> Workload:
+    """A pod that is added to an elastic gang."""
+    return replace(job(f"{base}_1", 1, at), growth=Growth(base, 1))
+
+
+@pytest.mark.parametrize("strategy", list(QueueingStrategy))
+def test_a_pod_that_waits_to_be_added_delays_no_gang(strategy: QueueingStrategy) -> None:
+    """At 100, half of a node is free for the small gang, and at 200 the other half. The pod needs the whole node."""
+    small = replace(gang("small", podset(gpu=2)), duration=Duration(1000.0, enforced=True))
+    halves = [holding(gang(uid, podset(gpu=2)), {"x1": 1}) for uid in ("b", "half")]
+    snapshot = world(
+        RACKS, [pod_of("d"), small], [FULL[0], *halves, *FULL[2:]], queue(strategy=strategy)
+    )
+    ends = {"half": 100.0, "b": 200.0, "small": 1000.0, "d": 5000.0}
+    assert starts(snapshot, ends) == {"small": 100.0, "d_1": 1100.0}
+
+
+@pytest.mark.parametrize("strategy", list(QueueingStrategy))
+def test_an_added_pod_ends_with_its_gang(strategy: QueueingStrategy) -> None:
+    """It is added at 150. The gang behind it starts on both nodes at the end of the elastic gang."""
+    wide = replace(job("wide", 2), duration=Duration(50.0, enforced=True))
+    ends = {"a": 300.0, "c": 150.0, "a_1": 5000.0, "wide": 50.0}
+    snapshot = world(RACKS, [pod_of("a"), wide], FULL, queue(strategy=strategy))
+    assert starts(snapshot, ends) == {"a_1": 150.0, "wide": 300.0}
+    added = [FULL[0], holding(pod_of("a"), {"x1": 1}), *FULL[2:]]
+    snapshot = world(RACKS, [wide], added, queue(strategy=strategy))
+    assert starts(snapshot, ends | {"c": inf}) == {"wide": 300.0}
+
+
+def test_no_pod_is_added_to_a_gang_that_has_ended() -> None:
+    assert starts(world(RACKS, [pod_of("a")], FULL), {"a": 100.0, "b": 100.0}) == {}
+
+
+def test_no_pod_is_added_behind_a_gang_that_waits() -> None:
+    snapshot = world(RACKS, [job("wide", 2), pod_of("d", at=1.0)], FULL)
+    assert starts(snapshot, ENDS | {"wide": 60.0}) == {"wide": 150.0, "d_1": 200.0}
 
 
 def quota_of(gpus: int) -> Snapshot:

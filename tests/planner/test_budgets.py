@@ -19,6 +19,7 @@ from queuectl.domain.budgets import (
     month_of,
     units_of,
 )
+from queuectl.domain.diagnosis import Remedy
 from queuectl.domain.plan import Admission, Plan, Refusal
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code
@@ -30,8 +31,9 @@ from queuectl.domain.spending import (
     report,
     with_priority,
 )
-from queuectl.domain.workload import Duration, Placement, Workload
+from queuectl.domain.workload import Duration, Growth, Placement, Workload
 from queuectl.planner import plan
+from queuectl.planner.explain.diagnosis import diagnose
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
@@ -158,6 +160,16 @@ def test_the_reason_states_what_is_missing_and_what_would_help() -> None:
     assert waiting["a"].reasons[0].message.startswith("0 of 10 GPU-hours are left in Budget b")
 
 
+def test_the_limit_of_the_reason_counts_earlier_attempts() -> None:
+    """They ran for an hour, and the rest pays for half an hour. The suggested fix names the same limit."""
+    tried = Pending(of("a", run=4), past_seconds=3600.5)
+    snapshot = spending(budget(**WHOLE), [tried], spent=9.5)
+    _, waiting = decided(snapshot)
+    assert "set a limit of at most 5400 s" in waiting["a"].reasons[0].message
+    fixes = {fix.remedy: fix for fix in diagnose(snapshot, "a").suggested_fixes}
+    assert fixes[Remedy.SHORTEN_RUN].details == {"seconds": 5400}
+
+
 @pytest.mark.parametrize(
     ("granted", "spent", "seconds", "sentence"),
     [
@@ -196,6 +208,25 @@ def test_gangs_of_one_plan_do_not_exceed_a_budget_at_their_own_priority(
     gangs = [of(name, 2, run=1, queued_at=at) for at, name in enumerate("abc")]
     snapshot = lowered(spending(rule, [*gangs], spent=10 - left))
     assert [p.workload.priority for p in snapshot.pending] == priorities
+
+
+LOWERS: dict[str, Any] = {"when_spent": WhenSpent.LOWER_PRIORITY, "priority_when_spent": -5}
+
+
+def test_a_gang_that_never_fits_uses_nothing_of_a_budget() -> None:
+    """It is older than the other one. A gang that waits for others to end uses its part."""
+    gangs = [of("huge", 5000), of("next", queued_at=1.0)]
+    given = Spending(spending(budget(**LOWERS), [*gangs]))
+    assert lowered_priorities(given, {"huge"}) == {}
+    assert lowered_priorities(given) == {"next": -5}
+
+
+def test_a_pod_that_waits_to_be_added_lowers_the_priority_of_no_gang() -> None:
+    """The gang takes the first two hours of three. Of the older pods, the second one finds nothing left."""
+    pods = [replace(of(f"base_{i}"), growth=Growth("base", i)) for i in range(1, 4)]
+    gangs = [*pods, of("next", 2, queued_at=1.0)]
+    given = spending(budget(**LOWERS), [*gangs], [runs("base", 1, None)], spent=6)
+    assert lowered_priorities(Spending(given)) == {"base_2": -5, "base_3": -5}
 
 
 def test_a_spent_budget_lowers_the_priority_of_pending_gangs() -> None:

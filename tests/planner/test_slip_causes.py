@@ -17,6 +17,7 @@ from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.planner.backfill_clock import job, line, member
 from tests.planner.build import NOW, holding, node, queue, resources, world
+from tests.planner.test_advance import reserved
 
 NODES = tuple(node(f"n{number}", gpu=1) for number in range(5))
 LARGE = job("large", 4, 500)
@@ -90,6 +91,23 @@ TALL = replace(job("tall", 4, 5000), priority=10)
             SlipCause.LOST_NODE,
             1000,
             id="a node with pods of no queue",
+        ),
+        pytest.param(
+            (),
+            {"reservations": (reserved(nodes=("n2",), starts=50, lasts=2950),)},
+            SlipCause.CONFIGURATION,
+            1000,
+            id="a node that a Reservation keeps",
+        ),
+        pytest.param(
+            (),
+            {
+                "reservations": (reserved(nodes=("n2",), starts=50, lasts=2950),),
+                "other_pods": {"n2": resources(gpu=1, pods=1)},
+            },
+            SlipCause.LOST_NODE,
+            1000,
+            id="a node that pods of no queue use too",
         ),
         pytest.param((HIGH,), {}, SlipCause.HIGHER_PRIORITY, 1000, id="a gang before it starts"),
         pytest.param((TALL,), {}, SlipCause.HIGHER_PRIORITY, 5100, id="a gang before it waits"),

@@ -15,6 +15,7 @@ from queuectl.domain.queues import ClusterQueue, QueueingStrategy, WithinCluster
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
+from queuectl.planner.explain.diagnosis import diagnose
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
@@ -121,6 +122,18 @@ def test_the_verifier_names_an_eviction_before_the_end_of_the_time_slice() -> No
     made = plan(snapshot)
     early = replace(snapshot, admitted=(replace(snapshot.admitted[0], started_at=NOW - 1),))
     assert PlanRule.VICTIM in {v.rule for v in verify(early, made)}
+
+
+def test_a_gang_that_its_checks_hold_has_used_nothing_of_its_time_slice() -> None:
+    """It runs from its approval on, however long it was held."""
+    ran_before = world(NODES, [of("p")], [ran(SLICE)], sliced())
+    made = plan(ran_before)
+    held = replace(ran_before, admitted=(replace(ran(SLICE), held=True),))
+    assert victims(held) == []
+    assert next_plan_due(held, plan(held)) is None
+    assert PlanRule.VICTIM in {v.rule for v in verify(held, made)}
+    texts = [fix.message for fix in diagnose(held, "p").suggested_fixes]
+    assert "end 1 gang: team/r (its time slice begins after its admission checks)" in texts
 
 
 @dataclass

@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.accounting import AccountingTerms, FlavorGpus, Mark, Subject, UsagePhase
-from queuectl.domain.budgets import Budget, BudgetScope, Spender, SpentUnits
+from queuectl.domain.budgets import (
+    GPU_HOUR,
+    Budget,
+    BudgetScope,
+    Spender,
+    SpentUnits,
+    WhenSpent,
+)
 from queuectl.domain.fleet import Node
 from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import PARTS
@@ -18,12 +25,21 @@ from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used, past_use
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, ResourceFlavor
-from queuectl.domain.records import NodeRecord, Upserted
+from queuectl.domain.queues import (
+    ClusterQueue,
+    LabelSelector,
+    LocalQueue,
+    QueueConfig,
+    ResourceFlavor,
+)
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import NamespaceRecord, NodeRecord, Upserted
 from queuectl.domain.rules import Rules, Transformation, UsageFairness
+from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.state.mirror import Mirror
 from queuectl.state.pastuse import BudgetSums, PastUseSums
+from queuectl.state.planning_state import PlanningState
 
 DAY = 86400.0
 RULE = UsageFairness(half_life=DAY, sampling=300.0)
@@ -458,6 +474,29 @@ def test_a_budget_counts_a_gang_that_has_ended_until_its_hours_are_in_the_ledger
     sums.add(Fold(100.0, 170.0, AccountingTerms()), 170.0)
     (after,) = sums.balances(config, 200.0)
     assert (after.ended, after.counted) == (0, 170.0)
+
+
+@pytest.mark.parametrize(
+    ("code", "priority"), [(Code.SHAPE_NEVER_FITS, 0), (Code.TOPOLOGY_PLACEMENT_FAILED, -5)]
+)
+def test_a_budget_keeps_no_hours_for_a_gang_that_never_fits(code: Code, priority: int) -> None:
+    """The older of two gangs would use all hours if it can start later."""
+    lowers = {"when_spent": WhenSpent.LOWER_PRIORITY, "priority_when_spent": -5}
+    rule = Budget("b", BudgetScope.NAMESPACE, "a", GPU_HOUR, **lowers)  # type: ignore[arg-type]
+    mirror = Mirror({"jobs": "Job"})
+    pods = (PodSet("main", 1, PodShape(Resources({GPU: 8}))),)
+    entries = []
+    for at, name in enumerate(("large", "next")):
+        job = JobRecord("Job", "a", name, name, 1, float(at), "busy", podsets=pods)
+        mirror.apply([Upserted(job)])
+        entries.append(Entry(name, "Job", "a", name, State.PENDING, queue="busy"))
+    mirror.apply([Upserted(NamespaceRecord("a", 1))])
+    state = PlanningState(mirror)
+    queues = {"cq": ClusterQueue("cq", namespace_selector=LabelSelector())}
+    state.configure(replace(CONFIG, cluster_queues=queues, budgets={"b": rule}), 20.0)
+    state.load([replace(entries[0], reason=Reason(code)), entries[1]])
+    _, gang = state.snapshot(20.0, SolverLimits()).pending
+    assert gang.workload.priority == priority
 
 
 def test_the_cost_of_adding_hours_does_not_depend_on_the_number_of_budgets(

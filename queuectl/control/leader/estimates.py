@@ -131,7 +131,7 @@ class StartEstimator:
             snapshot = DeviceRows.of(self._cache).added(estimate_input.snapshot)
             scene = scene_of(snapshot, self._cache, MOST_GANGS, check)
             check()
-            run_times = estimate_input.run_times({*running, *scene.uids})
+            run_times = estimate_input.run_times({*running, *(gang.uid for gang in scene.waiting)})
             check()
             return replace(
                 expected_starts(scene, estimate_input.runs(scene.uids), check), run_times=run_times

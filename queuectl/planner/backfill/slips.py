@@ -27,6 +27,7 @@ from queuectl.planner.capacity.node_counts import (
 )
 from queuectl.planner.order.queue_order import place
 from queuectl.planner.problem.fleet import Ints
+from queuectl.planner.problem.limit_rows import reservation_of_row
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota import FlavorResource
 
@@ -69,7 +70,9 @@ class Lateness:
             if cause in found:
                 return cause
         if len(self._short_nodes):
-            return SlipCause.LOST_NODE  # pods of no queue are on it, or the node has become smaller
+            # Pods of no queue are on a node, or it has become smaller, unless only Reservations keep the room.
+            lost = self._short_without_reservations()
+            return SlipCause.LOST_NODE if lost else SlipCause.CONFIGURATION
         changed = self.last.revision != self.timeline.state.problem.snapshot.config.revision
         if changed or self._short_quota:
             return SlipCause.CONFIGURATION
@@ -94,12 +97,25 @@ class Lateness:
         return usable and self.last.revision != snapshot.config.revision
 
     @cached_property
-    def _short_nodes(self) -> Ints:
-        """Indexes of the nodes on which it was planned and that have too little room then."""
+    def _left(self) -> Ints:
+        """(R, N) free then where it was planned, with the gang; negative = too little room."""
         assert self._last_nodes is not None
         free = self.timeline.free(self._then, self.ahead)
         take(free, self.request.pods, self._last_nodes)
-        return short_nodes(free, self.request.pods, self._last_nodes)
+        return free
+
+    @cached_property
+    def _short_nodes(self) -> Ints:
+        """Indexes of the nodes on which it was planned and that have too little room then."""
+        return short_nodes(self._left, self.request.pods, self._last_nodes or ())
+
+    def _short_without_reservations(self) -> bool:
+        """Whether some of these nodes would have too little room without the Reservations too."""
+        names = self.timeline.state.problem.index.resources
+        beside = [row for row, name in enumerate(names) if reservation_of_row(name) is not None]
+        left = self._left.copy()
+        left[beside] = 0
+        return len(short_nodes(left, self.request.pods, self._last_nodes or ())) > 0
 
     @cached_property
     def _short_quota(self) -> frozenset[FlavorResource]:

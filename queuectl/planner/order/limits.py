@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import floor
 from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 
 from queuectl.domain.accounting import UNITS
@@ -237,6 +238,7 @@ class Budgets:
         self._snapshot = snapshot
         self._spending = Spending(snapshot)
         self._committed = {b.budget.name: self._spending.committed(b) for b in snapshot.budgets}
+        self._past = {p.workload.uid: p.past_seconds for p in snapshot.pending if p.past_seconds}
 
     def shared(self, workload: Workload) -> Iterator[SharedLimits]:
         """Each budget that can hold a gang: the whole cost of its run in this month must be left, or any unit."""
@@ -247,7 +249,9 @@ class Budgets:
                 name = balance.budget.name
                 used = balance.used + self._committed[name]
                 need = balance.budget.least_left(cost)
-                row, state = LimitRow(self.code, (name,)), partial(_budget_spent, workload, balance)
+                past = self._past.get(workload.uid, 0.0)
+                state = partial(_budget_spent, workload, balance, past)
+                row = LimitRow(self.code, (name,))
                 yield name, (CountedLimit(row, "", balance.granted, used, need, cost, state),)
 
     def leased(self, pending: Pending, /) -> Mapping[LimitRow, int]:
@@ -438,7 +442,7 @@ def _cap_exceeded(
 
 
 def _budget_spent(
-    workload: Workload, balance: BudgetBalance, bound: CountedLimit
+    workload: Workload, balance: BudgetBalance, past: float, bound: CountedLimit
 ) -> tuple[str, dict[str, Any]]:
     budget, month = balance.budget, balance.month
     left, missing = max(0, bound.most - bound.held), least_top_up(bound.missing)
@@ -460,7 +464,7 @@ def _budget_spent(
         return text, details
     text = (
         f"{gpu_hours_text(bound.adds)} GPU-hours are needed for the whole run, and {where} in {month.name}, after what "
-        f"running gangs still use; top up the Budget by {gpu_hours_text(missing)} GPU-hours{_shorter(workload, left)}, {until}"
+        f"running gangs still use; top up the Budget by {gpu_hours_text(missing)} GPU-hours{_shorter(workload, left, past)}, {until}"
     )
     return text, details
 
@@ -470,7 +474,7 @@ def _paid_seconds(workload: Workload, left: int) -> int:
     return left // max(1, round(workload.gpus * UNITS))
 
 
-def _shorter(workload: Workload, left: int) -> str:
-    """The limit with which the rest pays for the run."""
+def _shorter(workload: Workload, left: int, past: float) -> str:
+    """The limit with which the rest pays for the run. It counts the seconds of earlier attempts too."""
     seconds = _paid_seconds(workload, left)
-    return f", set a limit of at most {seconds} s" if seconds else ""
+    return f", set a limit of at most {floor(past + seconds)} s" if seconds else ""

@@ -150,17 +150,17 @@ def opts_out(workload: Workload, queue: ClusterQueue, *, reclaimed: bool = False
 
 
 def slice_end(gang: Admitted, queue: ClusterQueue) -> float:
-    """The time (unix seconds) from which a running gang can be evicted in turn; infinity without time sharing."""
-    return inf if queue.time_slice is None else gang.started_at + queue.time_slice
+    """The time (unix seconds) from which a gang can be evicted in turn; infinity without time sharing, or if it has not started."""
+    return inf if queue.time_slice is None or gang.held else gang.started_at + queue.time_slice
 
 
 def _slices(snapshot: Snapshot) -> Iterator[float]:
     """The ends of time slices after the snapshot."""
     for gang in snapshot.admitted:
         queue = snapshot.queue_of(gang.workload)
-        if queue is not None and queue.time_slice is not None and not gang.leaving:
+        if queue is not None and not gang.leaving:
             end = slice_end(gang, queue)
-            if end > snapshot.now:
+            if snapshot.now < end < inf:
                 yield end
 
 

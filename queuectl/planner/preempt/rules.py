@@ -166,6 +166,8 @@ def _had_its_slice(by: Preemptor) -> Mask:
 
 
 def _slice_ends(by: Preemptor, gang: Admitted) -> str:
+    if gang.held:
+        return "its time slice begins after its admission checks"
     return f"its time slice ends at {format_time(slice_end(gang, by.queue))}"
 
 

@@ -183,7 +183,7 @@ def _out_of_turn(
         return "the other runs"
     if victim.workload.priority > preemptor.priority:
         return f"priority {victim.workload.priority} against {preemptor.priority} in turn"
-    ran = index.snapshot.now - victim.started_at
+    ran = 0.0 if victim.held else index.snapshot.now - victim.started_at
     if ran < queue.time_slice:
         return f"it ran {ran:.0f} s of its time slice of {queue.time_slice:.0f} s"
     return None
