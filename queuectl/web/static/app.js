@@ -175,6 +175,8 @@ function wish(asked, form) {
   const body = {};
   const why = form.elements.why.value.trim();
   if (why) body.why = why;
+  // A gang that has started since the dialog opened is not evicted: the dialog did not say so.
+  if ("attempt" in asked) body.attempt = Number(asked.attempt);
   if (asked.action === "priority") {
     const given = form.elements.priority.value;
     body.priority = given === "" ? null : Number(given);
