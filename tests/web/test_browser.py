@@ -125,6 +125,18 @@ async def test_the_map_works_with_keys_and_has_a_search(browser: Browser, addres
     await expect(page.locator("#node-list")).to_contain_text("1 node for gpu-00-00-01")
 
 
+async def test_the_map_appears_when_the_nodes_are_listed(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    snapshot, sample.cluster_reader.snapshot = sample.cluster_reader.snapshot, None
+    await page.goto("/ui/nodes")
+    await expect(page.locator("#main")).to_contain_text("has not listed the nodes yet")
+    sample.cluster_reader.snapshot = snapshot
+    await page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
+    await expect(page.locator("#map-key li").first).to_be_visible()
+
+
 @pytest.mark.parametrize("dark", [False, True])
 async def test_the_map_shows_why_a_node_takes_no_gang(
     browser: Browser, address: str, dark: bool

@@ -81,6 +81,11 @@ function keepRecent() {
     if (!usable) event.preventDefault();
     if (!ofMain(event)) return;
     refreshing = 0;
+    // A refresh replaces #main only. Another page has other scripts and dialogs, so it is opened.
+    if (usable && (answer.redirected || main().querySelector("[data-problem]"))) {
+      event.preventDefault();
+      return void (answer.redirected ? location.replace(answer.url) : location.reload());
+    }
     if (signedOut) outage = "session";
     else if (answer.status === 503) {
       failed("database");
