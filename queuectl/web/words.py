@@ -285,6 +285,5 @@ def _heading(column: TableColumn, order: WorkloadOrder, query: Query) -> Heading
 
 
 def address(query: Query, order: WorkloadOrder, **more: str) -> str:
-    """The query of a link to the same page in another order; parameters without a value are left out."""
-    given = {**query, "sort": str(order), **more}
-    return "?" + urlencode({name: value for name, value in given.items() if value}, doseq=True)
+    """The query of a link to the same page in another order. Empty parameters stay: a page can have a default for those that it is not given."""
+    return "?" + urlencode({**query, "sort": str(order), **more}, doseq=True)
