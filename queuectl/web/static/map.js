@@ -32,9 +32,13 @@ async function load() {
   if (!canvas) return;
   const answer = await fetch(canvas.dataset.source);
   if (!answer.ok) return;
-  cluster = await answer.json();
-  cluster.queues = [...new Set(cluster.gangs.map((gang) => gang[2]).filter(Boolean))].sort();
+  const read = await answer.json();
+  read.queues = [...new Set(read.gangs.map((gang) => gang[2]).filter(Boolean))].sort();
+  const name = cluster?.nodes[at]; // the selected node can have another place, other figures, or be gone
+  cluster = read;
+  at = name === undefined ? -1 : cluster.nodes.indexOf(name);
   arrange();
+  if (name !== undefined) show(at);
 }
 
 // The nodes of a domain of the finest level are in one row, or in several where the row is full. Each domain of the coarsest
@@ -305,7 +309,8 @@ function show(i) {
     const left = Math.min(x + size + 22, canvas.clientWidth - tip.offsetWidth + 14);
     tip.style.left = `${Math.max(0, left)}px`;
     tip.style.top = `${y + size + 8}px`;
-    said.textContent = `${name}: ${free}; ${held}`;
+    const sentences = `${name}: ${free}; ${held}`;
+    if (said.textContent !== sentences) said.textContent = sentences; // a screen reader reads each text that is set
   }
   draw();
 }
