@@ -21,7 +21,7 @@ from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import ADMIN, people, signed_app
 from tests.web.browser import open_page, served
 from tests.web.sample import NOW, Sample
-from tests.web.serve_sample import answer
+from tests.web.serve_sample import answer, submit
 
 pytestmark = pytest.mark.browser
 
@@ -62,6 +62,25 @@ async def test_a_gang_that_starts_while_the_dialog_is_open_is_not_evicted(
         f"{entry.ref} has started in the meantime"
     )
     assert sample.database.commands == {}
+
+
+async def test_steps_that_come_while_a_dialog_is_open_are_shown_after_it(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    await page.goto("/ui/workloads/wait-00001")
+    await expect(page.locator("#live")).to_have_text("live")
+    await _choose(page, "hold")
+    entry = sample.database.entries["wait-00001"]
+    sample.database.entries["wait-00001"] = replace(entry, state=State.STARTING)
+    events = page.expect_event("console", lambda message: message.text == "a step arrived")
+    await page.evaluate(
+        "new EventSource(document.body.dataset.events).addEventListener('step', () => console.log('a step arrived'))"
+    )
+    async with events:
+        await submit(sample, 1)
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".head-line .state")).to_contain_text("Starting", timeout=10_000)
 
 
 async def test_a_cost_that_is_not_known_yet_is_requested_again(

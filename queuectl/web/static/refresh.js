@@ -52,9 +52,8 @@ function keepRecent() {
 
   function refresh() {
     due = true;
-    if (outage || document.hidden || document.querySelector("dialog[open]")) return;
-    const wait = nextRefreshAt - Date.now();
-    if (wait > 0) return void setTimeout(() => due && refresh(), wait);
+    if (outage || document.hidden || document.querySelector("dialog[open]")) return; // tick tries again
+    if (Date.now() < nextRefreshAt) return;
     due = false;
     nextRefreshAt = Date.now() + REFRESH_MS;
     document.body.dispatchEvent(new CustomEvent("live"));
@@ -176,6 +175,7 @@ function keepRecent() {
     const now = Date.now();
     const quiet = outage || !streaming || now - heardAt > QUIET_MS;
     if (quiet && now - probedAt > PROBE_MS) probe();
+    if (due) refresh();
     if (!streaming && !outage && now - Math.max(refreshedAt, nextRefreshAt) > POLL_MS) refresh();
     show();
   }
