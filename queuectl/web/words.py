@@ -129,7 +129,8 @@ def counted(amount: int, noun: str) -> str:
 
 def counted_gpus(amount: float | Fraction) -> str:
     """``1 GPU``, ``0.14 GPUs``."""
-    return f"{gpus(amount)} {'GPU' if amount == 1 else 'GPUs'}"
+    text = gpus(amount)
+    return f"{text} {'GPU' if text == '1' else 'GPUs'}"
 
 
 def money(amount: float) -> str:

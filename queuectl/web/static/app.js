@@ -232,7 +232,7 @@ const price = (seconds) => (seconds < 180 ? "Less than 0.1 GPU-hours" : `About $
 
 function drained({ gangs, gpus, lostGpuSeconds }) {
   if (!gangs) return "No gang runs: none is evicted.";
-  const of = `${number(gangs)} ${gangs === 1 ? "gang is" : "gangs are"} evicted, and ${number(gpus)} GPUs are freed.`;
+  const of = `${number(gangs)} ${gangs === 1 ? "gang is" : "gangs are"} evicted, and ${number(gpus)} ${gpus === 1 ? "GPU is" : "GPUs are"} freed.`;
   return `${of} ${price(lostGpuSeconds)} of work would be lost.`;
 }
 

@@ -135,7 +135,7 @@ const go = () => form.querySelector("button.go");
 function cost(view) {
   const whole = `${view.accepted} of ${of(view.items.length, "workload")} can get this command.`;
   if (!view.evicted) return `${whole} No gang that runs is evicted.`;
-  const stops = `${of(view.evicted, "gang")} with ${of(view.pods, "pod")} ${view.evicted === 1 ? "is" : "are"} evicted, and ${of(Number(view.gpus.toFixed(2)), "GPU")} become free.`;
+  const stops = `${of(view.evicted, "gang")} with ${of(view.pods, "pod")} ${view.evicted === 1 ? "is" : "are"} evicted, and ${of(Number(view.gpus.toFixed(2)), "GPU")} ${view.gpus === 1 ? "becomes" : "become"} free.`;
   if (view.lostGpuSeconds === null) return `${whole} ${stops} The lost work is not known yet.`;
   const hours = view.lostGpuSeconds / 3600;
   return `${whole} ${stops} ${hours < 0.1 ? "Less than 0.1 GPU-hours" : `About ${hours.toFixed(1)} GPU-hours`} of work would be lost.`;
