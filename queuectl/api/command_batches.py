@@ -16,12 +16,19 @@ from pydantic import Field
 from queuectl.api.access import ANONYMOUS, Guard, caller_of
 from queuectl.api.auth.audit import record_change
 from queuectl.api.body import missing, read_small
-from queuectl.api.command_views import CommandBody, CommandView, command_view, own
+from queuectl.api.command_views import Attempt, CommandBody, CommandView, command_view, own
 from queuectl.api.params import UID
 from queuectl.api.ports import Diagnoser
 from queuectl.api.schemas import View
 from queuectl.db.ports import ApiStore
-from queuectl.domain.commands import EVICTING, Action, Command, objection, reserved_to_admins
+from queuectl.domain.commands import (
+    EVICTING,
+    Action,
+    Command,
+    objection,
+    other_attempt,
+    reserved_to_admins,
+)
 from queuectl.domain.errors import Conflict, TooManyCommands
 from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Right
@@ -44,12 +51,7 @@ _LISTED: Final = 20  # workloads that the audit log names
 
 class BatchTarget(View):
     uid: str = Field(pattern=UID, max_length=128)
-    attempt: int | None = Field(
-        default=None,
-        ge=0,
-        le=2**53,
-        description="Refuse the workload if its number of starts is another one; null = any.",
-    )
+    attempt: Attempt = None
 
 
 class BatchBody(CommandBody):
@@ -191,8 +193,7 @@ class CommandBatches:
                 )
                 continue
             why = None if command.admin else reserved_to_admins(entry, action)
-            if why is None and target.attempt not in (None, entry.attempt):
-                why = "it has started since you selected it"
+            why = why or other_attempt(entry, target.attempt)
             if why is None and (why := objection(entry, action)) is not None:
                 if waiting is None:
                     waiting = {earlier.uid for earlier in await self._store.commands()}

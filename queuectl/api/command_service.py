@@ -21,6 +21,7 @@ from queuectl.api.command_views import (
     CheckBody,
     CommandBody,
     CommandView,
+    EvictingBody,
     MoveBody,
     PreviewView,
     PriorityBody,
@@ -38,6 +39,7 @@ from queuectl.domain.commands import (
     Command,
     change_of,
     objection,
+    other_attempt,
     reserved_to_admins,
 )
 from queuectl.domain.errors import Conflict, TooManyCommands
@@ -78,9 +80,9 @@ class CommandService:
         request_id: str | None,
     ) -> CommandView:
         """Read the body, and store the command for the leader."""
-        command = await self._read(request, entry, action, request_id)
+        command, attempt = await self._read(request, entry, action, request_id)
         try:
-            await self._check(entry, command)
+            await self._check(entry, command, attempt)
         except ApiProblem:  # a stored command always has the same answer
             if await self._store.get_command(command.request_id) is None:
                 raise
@@ -95,8 +97,8 @@ class CommandService:
 
     async def _read(
         self, request: Request, entry: Entry, action: Action, request_id: str | None
-    ) -> Command:
-        """The command of a request that the caller is allowed to send."""
+    ) -> tuple[Command, int | None]:
+        """The command of a request that the caller is allowed to send, and the attempt that it is for; None = any."""
         body = await read_small(request, BODIES[action])
         if body is None and action in REQUIRED:
             raise missing()
@@ -109,10 +111,14 @@ class CommandService:
         if forbidden is not None:
             raise ApiProblem(P.FORBIDDEN, forbidden)
         own_key = key if caller is ANONYMOUS else own(caller, key)
-        return replace(_command(entry, action, body, by, own_key), admin=admin)
+        command = replace(_command(entry, action, body, by, own_key), admin=admin)
+        return command, body.attempt if isinstance(body, EvictingBody) else None
 
-    async def _check(self, entry: Entry, command: Command) -> None:
+    async def _check(self, entry: Entry, command: Command, attempt: int | None) -> None:
         """Refuse an action that is never valid, or that is not valid now if no earlier command can change that."""
+        started = other_attempt(entry, attempt)
+        if started is not None:
+            raise ApiProblem(P.NOT_IN_THIS_STATE, started, state=str(entry.state))
         why = objection(entry, command.action)
         if why is not None:
             waiting = await self._store.commands()
@@ -133,8 +139,8 @@ class CommandService:
 
     async def preview(self, request: Request, entry: Entry, action: Action) -> PreviewView:
         """The change, its cost and its effect. The request is checked as without a dry run."""
-        command = await self._read(request, entry, action, None)
-        await self._check(entry, command)
+        command, attempt = await self._read(request, entry, action, None)
+        await self._check(entry, command, attempt)
         change = change_of(entry, command)
         preview = None
         if action in EVICTING and self._diagnoser is not None:

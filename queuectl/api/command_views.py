@@ -40,6 +40,22 @@ class CommandBody(View):
     )
 
 
+Attempt = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=2**53,
+        description="Refuse the workload if its number of starts is another one; null = any.",
+    ),
+]
+
+
+class EvictingBody(CommandBody):
+    """Of a command that evicts a gang that runs."""
+
+    attempt: Attempt = None
+
+
 class PriorityBody(CommandBody):
     priority: int | None = Field(
         ge=LOWEST_PRIORITY,
@@ -137,6 +153,7 @@ class MoveBody(CommandBody):
 
 BODIES: Final = {
     **dict.fromkeys(Action, CommandBody),
+    **dict.fromkeys(EVICTING, EvictingBody),
     Action.PRIORITY: PriorityBody,
     Action.MOVE: MoveBody,
     Action.CHECK: CheckBody,

@@ -28,7 +28,7 @@ from queuectl.cli.render import age
 from queuectl.client.client import Client
 from queuectl.client.requests import UNFINISHED
 from queuectl.client.requests import history as history_of
-from queuectl.domain.words import counted, counted_gpus, format_time, some
+from queuectl.domain.words import counted, counted_gpus, format_time, one_line, some
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
 from queuectl.objects.times import parse_time
 
@@ -177,7 +177,7 @@ def _ago(moment: str | None) -> str:
 
 def _line(step: dict[str, Any]) -> str:
     before = f"{step['fromState']} > " if step["fromState"] else ""
-    message = step["reason"]["message"]
+    message = one_line(step["reason"]["message"])
     nodes = placed_nodes(step)
     where = f" on {counted(len(nodes), 'node')}: {some(nodes, _NODES)}" if nodes else ""
     return f"{step['at']}  {step['event']:<20} {before}{step['toState']}  {message}{where}".rstrip()

@@ -13,7 +13,7 @@ from queuectl.cli.explain import Kind, Workload
 from queuectl.cli.listings import Form, NoHeaders, show
 from queuectl.cli.render import ListFormat
 from queuectl.client.requests import oldest_first
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, one_line
 
 _ONLY: Final = "Evicting"
 
@@ -57,5 +57,5 @@ def _headline(body: Json, evicted: list[Json]) -> str:
     if not evicted:
         return f"{head}, never evicted"
     last = evicted[-1]
-    why = last["reason"]["message"] or last["reason"]["code"]
+    why = one_line(last["reason"]["message"]) or last["reason"]["code"]
     return f"{head}, evicted {counted(len(evicted), 'time')}, last at {last['at'][:19]}Z: {why}"

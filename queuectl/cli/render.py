@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from queuectl.cli import terminal
-from queuectl.domain.words import has_controls
+from queuectl.domain.words import has_controls, one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -130,7 +130,7 @@ def laid_out(
     from rich.table import Table
     from rich.text import Text
 
-    cells = [{column.title: _text(column.cell(row)) for column in columns} for row in rows]
+    cells = [{column.title: cell_text(column.cell(row)) for column in columns} for row in rows]
     kept = list(columns) if room is None else _fitted(columns, cells, room)
     table = Table(*(c.title for c in kept), box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
     for column in table.columns:
@@ -195,7 +195,7 @@ class GrowingTable:
         """Print more rows."""
         from rich.cells import cell_len, set_cell_size
 
-        cells = [[_text(column.cell(row)) for column in self._columns] for row in rows]
+        cells = [[cell_text(column.cell(row)) for column in self._columns] for row in rows]
         for row in cells:
             self._widths = [max(w, cell_len(t)) for w, t in zip(self._widths, row, strict=True)]
         if not self._headed:
@@ -215,8 +215,9 @@ def natural_width(table: Table) -> int:
     return max(Measurement.get(unlimited, unlimited.options, table).maximum, 1)
 
 
-def _text(cell: object) -> str:
-    return ("" if cell is None else str(cell)) or "-"
+def cell_text(cell: object) -> str:
+    """The text of a cell. It is one line, so that the text of a user adds no row to a table."""
+    return one_line("" if cell is None else str(cell)) or "-"
 
 
 def age(moment: str | None, now: datetime | None = None) -> str:

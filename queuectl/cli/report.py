@@ -17,7 +17,7 @@ from rich.table import Table
 from queuectl.cli import complete, terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.render import Column, emit_json, natural_width
+from queuectl.cli.render import Column, cell_text, emit_json, natural_width
 from queuectl.domain.usage_reports import By, Grouping, ReportKind
 from queuectl.domain.words import percent, spreadsheet_text
 from queuectl.objects.configuration.config_kinds import PREFIX
@@ -421,7 +421,7 @@ def _emit(
         footer = str(column.cell(total)) if total is not None else ""
         table.add_column(column.title, footer=footer, justify="right", no_wrap=True)
     for item in rows:
-        table.add_row(*(str(column.cell(item)) for column in (*names, *figures)))
+        table.add_row(*(cell_text(column.cell(item)) for column in (*names, *figures)))
     terminal.console(width=natural_width(table)).print(table)
 
 

@@ -31,6 +31,7 @@ from queuectl.cli.simulation_input import (
     read_setting,
 )
 from queuectl.domain.errors import BadInput
+from queuectl.domain.words import one_line
 from queuectl.simulate.report import over_time_table, tables
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def print_tables(listed: list[Titled]) -> None:
         for index, column in enumerate(columns):
             table.add_column(column, justify="right" if index else "left", no_wrap=True)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(one_line, row))
         made.append(table)
     if not console.is_terminal:
         console.width = max([console.width, *map(natural_width, made)])

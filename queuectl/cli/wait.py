@@ -9,6 +9,7 @@ import typer
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_ref
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind, Workload
+from queuectl.domain.words import one_line
 
 
 def wait_command(
@@ -36,4 +37,4 @@ def wait_command(
         except WorkloadEnded as error:
             raise CommandFailed(str(error), Exit.CONFLICT) from error
     name = f"{reached['kind'].lower()}/{reached['namespace']}/{reached['name']}"
-    typer.echo(f"{name} is {reached['state']}: {reached['reason']['message']}")
+    typer.echo(f"{name} is {reached['state']}: {one_line(reached['reason']['message'])}")

@@ -159,6 +159,11 @@ def reserved_to_admins(entry: Entry, action: Action) -> str | None:
     return f"an administrator has {word} {entry.ref}; to {action} it you need permission to {need}"
 
 
+def other_attempt(entry: Entry, attempt: int | None) -> str | None:
+    """Why a command for this attempt does not apply, or None when it does. None as the attempt is each of them."""
+    return None if attempt in (None, entry.attempt) else f"{entry.ref} has started in the meantime"
+
+
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -(1 << 31), (1 << 31) - 1
 """Limits of the priority of a pod in Kubernetes, which is an int32."""
 

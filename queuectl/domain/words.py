@@ -118,6 +118,11 @@ def printable(text: str) -> str:
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
+def one_line(text: str) -> str:
+    r"""Printable text without line feeds and tabs, as ``\n`` and ``\t``: for the row of a table and the line of a list."""
+    return printable(text).replace("\n", r"\n").replace("\t", r"\t")
+
+
 # The last four are the wide forms of the first four.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 

@@ -14,7 +14,7 @@ from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.notifications import Event, EventType, JobNotifications
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.redaction import redacted_for
-from queuectl.domain.words import format_time, shortened
+from queuectl.domain.words import format_time, gpu_hours_of, shortened
 
 LONGEST_MESSAGE: Final = 1_000
 """Characters of the message of an event: the reason of a gang can quote a long value."""
@@ -169,7 +169,7 @@ def _message(change: EntryChange, event_type: EventType, reason: Reason) -> str:
     if event_type is EventType.DELAYED and entry.announced_start is not None:
         text += f", at {format_time(entry.announced_start)}"
     if event_type is EventType.EVICTED and (lost := _lost(change, reason)):
-        text += f", and loses {_rounded(lost / HOUR)} GPU-hours of work"
+        text += f", and loses {gpu_hours_of(lost)} of work"
     why = reason.message or (str(reason.code) if event_type not in _ENDS.values() else "")
     return f"{text}: {why}" if why else text
 

@@ -57,6 +57,8 @@ class ActionButton:
         follows: what the command does, in a sentence or two.
         evicts: the command stops running pods.
         objection: why the command is not available now; None when it is.
+        attempt: the command is only for this attempt: a gang that starts while the dialog is open is not evicted. None for
+            commands that evict no gang.
     """
 
     action: Action
@@ -64,6 +66,7 @@ class ActionButton:
     follows: str
     evicts: bool
     objection: str | None
+    attempt: int | None
 
 
 def _label_of(action: Action) -> str:
@@ -120,10 +123,14 @@ async def batch_offers(
 
 def _offer(entry: Entry, action: Action, forbidden: str | None) -> ActionButton:
     label, follows = _WORDS[action]
-    evicts = entry.state.live and action in EVICTING
+    evicting = action in EVICTING
+    evicts = evicting and entry.state.live
     if evicts:
         follows = f"Its {counted(entry.started_pods, 'pod')} are stopped. Work since the last checkpoint is lost. {follows}"
-    return ActionButton(action, label, follows, evicts, forbidden or objection(entry, action))
+    attempt = entry.attempt if evicting else None
+    return ActionButton(
+        action, label, follows, evicts, forbidden or objection(entry, action), attempt
+    )
 
 
 # ---- Commands of the last day

@@ -61,6 +61,10 @@ class PendingGangsOfReason:
     address: str
 
 
+ALL_PENDING: Final = f"{PREFIX}/workloads?{urlencode({'state': IN_QUEUE_ORDER}, doseq=True)}"
+"""The address of the list of all pending gangs."""
+
+
 def counts_of(tallies: Iterable[QueueCounts]) -> GangCounts:
     """The sums of these counts."""
     found = list(tallies)
@@ -105,13 +109,13 @@ def pending_reasons(tallies: Iterable[QueueCounts], **of: str) -> list[PendingGa
 
 
 def _reason(code: Code, group: list[QueueCounts], of: dict[str, str]) -> PendingGangsOfReason:
-    states = {tally.state for tally in group}
-    query = {**of, "reason": code.value, **({"state": states.pop()} if len(states) == 1 else {})}
+    states = [state for state in IN_QUEUE_ORDER if any(tally.state is state for tally in group)]
+    query = {**of, "reason": code.value, "state": states}
     total = count(group, _PENDING)
     return PendingGangsOfReason(
         code,
         MEANINGS.get(code, ""),
         total.gangs,
         total.gpus,
-        f"{PREFIX}/workloads?{urlencode(query)}",
+        f"{PREFIX}/workloads?{urlencode(query, doseq=True)}",
     )

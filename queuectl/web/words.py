@@ -129,7 +129,8 @@ def counted(amount: int, noun: str) -> str:
 
 def counted_gpus(amount: float | Fraction) -> str:
     """``1 GPU``, ``0.14 GPUs``."""
-    return f"{gpus(amount)} {'GPU' if amount == 1 else 'GPUs'}"
+    text = gpus(amount)
+    return f"{text} {'GPU' if text == '1' else 'GPUs'}"
 
 
 def money(amount: float) -> str:
@@ -285,6 +286,5 @@ def _heading(column: TableColumn, order: WorkloadOrder, query: Query) -> Heading
 
 
 def address(query: Query, order: WorkloadOrder, **more: str) -> str:
-    """The query of a link to the same page in another order; parameters without a value are left out."""
-    given = {**query, "sort": str(order), **more}
-    return "?" + urlencode({name: value for name, value in given.items() if value}, doseq=True)
+    """The query of a link to the same page in another order. Empty parameters stay: a page can have a default for those that it is not given."""
+    return "?" + urlencode({**query, "sort": str(order), **more}, doseq=True)

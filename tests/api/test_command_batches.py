@@ -49,7 +49,7 @@ async def test_each_workload_gets_its_command_or_its_refusal(
         "team-a/finished": "team-a/finished is Finished",
         "team-a/deactivated": "team-a/deactivated is deactivated; activate it first",
         None: UNSEEN,
-        "team-a/starting": "it has started since you selected it",
+        "team-a/starting": "team-a/starting has started in the meantime",
         "team-a/held": None,
     }
     assert (view["accepted"], view["evicted"]) == (3, 1)

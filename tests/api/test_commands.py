@@ -16,7 +16,7 @@ from queuectl.api.job_efficiency import JobEfficiencies
 from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.routes import workloads
 from queuectl.db.ports import Commit
-from queuectl.domain.commands import Action, Answer, Command
+from queuectl.domain.commands import EVICTING, Action, Answer, Command
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.job_usage import NO_SOURCES
 from queuectl.domain.plan import Cost
@@ -110,6 +110,24 @@ async def test_a_command_that_does_not_apply_is_a_conflict(
     assert answer.json()["type"].endswith("/not-in-this-state")
     assert f"team-a/{name}" in answer.json()["detail"]
     assert await store.commands() == ()
+
+
+@pytest.mark.parametrize("query", ["", "?dry_run=true"])
+@pytest.mark.parametrize("action", sorted(EVICTING))
+async def test_a_command_for_another_attempt_is_a_conflict(
+    api: httpx2.AsyncClient, store: AnyStore, action: Action, query: str
+) -> None:
+    entry = await store.get_workload("uid-job-running")
+    assert entry is not None
+    address = f"{UID}running/{action}{query}"
+    answer = await api.post(address, json={"attempt": entry.attempt - 1})
+    assert (answer.status_code, answer.json()["type"].rpartition("/")[2]) == (
+        409,
+        "not-in-this-state",
+    )
+    assert answer.json()["detail"] == "team-a/running has started in the meantime"
+    assert await store.commands() == ()
+    assert (await api.post(address, json={"attempt": entry.attempt})).is_success
 
 
 async def test_the_same_request_again_is_the_same_command(

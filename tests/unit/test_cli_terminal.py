@@ -24,7 +24,7 @@ from queuectl.cli.commands import COMMANDS
 from queuectl.cli.errors import CommandFailed
 from queuectl.cli.lazy import LazyCommand
 from queuectl.cli.main import app
-from queuectl.cli.render import Column, as_yaml, emit_json
+from queuectl.cli.render import Column, as_yaml, emit_json, emit_table
 from queuectl.domain.words import printable
 from tests.support.cli import Result, queuectl_with
 
@@ -142,6 +142,34 @@ def test_a_table_of_a_report_or_a_simulation_has_the_whole_text_of_a_user(
     simulate.print_tables([("jobs", ("user", "jobs"), [(name, "1")])])
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows.count([*name.split(), "1"]) == 2
+
+
+@pytest.mark.parametrize("is_terminal", [False, True], ids=["pipe", "terminal"])
+def test_a_row_of_a_table_is_one_line_whatever_text_a_user_writes(
+    is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_terminal:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", "400")
+    request = {
+        "at": "2026-12-03T05:00:03Z",
+        "by": "mallory",
+        "reason": f"maintenance\n2026-12-03T05:00:02Z\talice\r\n{HOSTILE}",
+    }
+    columns = [
+        Column("TIME", lambda row: row["at"]),
+        Column("USER", lambda row: row["by"]),
+        Column("RESULT", lambda row: row["reason"], long=True),
+    ]
+    emit_table(columns, [request], wide=True)
+    report._emit(columns, (), [request], None)
+    simulate.print_tables([("", ("TIME", "RESULT"), [(request["at"], request["reason"])])])
+    lines = capsys.readouterr().out.split("\n")
+    rows = [line for line in lines if request["at"] in line]
+    assert len(rows) == 3
+    assert len([line for line in lines if line]) == 6, "a line of titles and one row in each table"
+    for row in rows:
+        assert rf"maintenance\n2026-12-03T05:00:02Z\talice\u000d\n{SHOWN}" in row
 
 
 def test_the_commands_with_text_of_their_own_are_few() -> None:

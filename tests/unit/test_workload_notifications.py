@@ -204,6 +204,12 @@ def test_a_gang_is_warned_of_idle_gpus_and_only_once_of_a_dry_run() -> None:
             assert event.details["graceEnds"] == "then"
 
 
+def test_little_lost_work_is_not_shown_as_none() -> None:
+    *_, evicted = changes(*RUNS, Evict(Reason(Code.IDLE_RECLAIMED, "idle", {"lostGpuSeconds": 1})))
+    (event,) = events_of([evicted])
+    assert ", and loses less than 0.1 GPU-hours of work: idle" in event.message
+
+
 def test_lost_work_is_that_of_the_usage_ledger_or_of_the_plan() -> None:
     recorded = Evict(Reason(Code.IDLE_RECLAIMED, "idle", {"lostGpuSeconds": 5400}))
     *_, by_plan = changes(*RUNS, recorded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -10,6 +11,7 @@ from playwright.async_api import Browser, Page, expect
 from queuectl.api.auth.authentication import OpenPaths
 from queuectl.domain.commands import DONE, Action
 from queuectl.domain.events import CommandReceived
+from queuectl.domain.ledger import State
 from queuectl.domain.plan import Cost
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.rules import Rules
@@ -19,7 +21,7 @@ from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import ADMIN, people, signed_app
 from tests.web.browser import open_page, served
 from tests.web.sample import NOW, Sample
-from tests.web.serve_sample import answer
+from tests.web.serve_sample import answer, submit
 
 pytestmark = pytest.mark.browser
 
@@ -41,6 +43,44 @@ async def test_a_command_is_sent_only_when_it_is_confirmed(
     assert [(c.uid, c.action, c.why) for c in sample.database.commands.values()] == [
         ("run-00001", "hold", "the data is wrong")
     ]
+
+
+async def test_a_gang_that_starts_while_the_dialog_is_open_is_not_evicted(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    await page.goto("/ui/workloads/wait-00001")
+    await _choose(page, "hold")
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).not_to_contain_text("pods are stopped")
+    entry = sample.database.entries["wait-00001"]
+    sample.database.entries["wait-00001"] = replace(
+        entry, state=State.STARTING, attempt=entry.attempt + 1
+    )
+    await dialog.get_by_role("button", name="Hold").click()
+    await expect(dialog.get_by_role("alert")).to_have_text(
+        f"{entry.ref} has started in the meantime"
+    )
+    assert sample.database.commands == {}
+
+
+async def test_steps_that_come_while_a_dialog_is_open_are_shown_after_it(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    await page.goto("/ui/workloads/wait-00001")
+    await expect(page.locator("#live")).to_have_text("live")
+    await _choose(page, "hold")
+    entry = sample.database.entries["wait-00001"]
+    sample.database.entries["wait-00001"] = replace(entry, state=State.STARTING)
+    events = page.expect_event("console", lambda message: message.text == "a step arrived")
+    await page.evaluate(
+        "new EventSource(document.body.dataset.events).addEventListener('step', () => console.log('a step arrived'))"
+    )
+    async with events:
+        await submit(sample, 1)
+    await page.keyboard.press("Escape")
+    await expect(page.locator(".head-line .state")).to_contain_text("Starting", timeout=10_000)
 
 
 async def test_a_cost_that_is_not_known_yet_is_requested_again(

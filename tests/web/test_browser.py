@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Route, expect
 
 from queuectl.domain.commands import DONE, Action, Command
+from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import State
 from tests.web.browser import open_page, scanner
 from tests.web.kept import PLANNED
@@ -123,6 +126,56 @@ async def test_the_map_works_with_keys_and_has_a_search(browser: Browser, addres
     await expect(page.locator("#map-said")).to_contain_text("gpu-00-00-01")
     await page.keyboard.press("Enter")
     await expect(page.locator("#node-list")).to_contain_text("1 node for gpu-00-00-01")
+
+
+async def test_a_refresh_keeps_the_search_results_and_the_selected_node_of_the_map(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    await page.goto("/ui/nodes")
+    await expect(page.locator("#map-key li").first).to_be_visible()
+    await page.locator("#map").focus()
+    await page.keyboard.press("ArrowRight")
+    await page.keyboard.press("ArrowRight")
+    said = page.locator("#map-said")
+    await expect(said).to_contain_text("gpu-00-00-01")
+    await page.get_by_label("Find", exact=True).fill("gpu-00-00-02")
+    found = page.locator("#node-list")
+    await expect(found).to_contain_text("1 node for gpu-00-00-02")
+    await page.locator("#map").focus()
+    await page.keyboard.press("ArrowRight")
+    await page.keyboard.press("ArrowRight")
+    await expect(said).to_contain_text("gpu-00-00-01")
+
+    snapshot = sample.cluster_reader.snapshot
+    assert snapshot is not None
+    first, *others = snapshot.fleet.nodes
+    added = replace(first, name=f"{first.name}-b")
+    fleet = Fleet((first, added, *others))
+    sample.cluster_reader.snapshot = replace(snapshot, fleet=fleet)
+    sample.cluster_reader._cluster_map = None
+    async with (
+        page.expect_response("**/ui/nodes/data**"),
+        page.expect_response("**/ui/nodes/list**"),
+        page.expect_response("**/ui/nodes"),
+    ):
+        await page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
+    await expect(found).to_contain_text("1 node for gpu-00-00-02")
+    await expect(said).to_contain_text("gpu-00-00-01")
+    await page.locator("#map").press("Enter")
+    await expect(found).to_contain_text("1 node for gpu-00-00-01")
+
+
+async def test_the_map_appears_when_the_nodes_are_listed(
+    browser: Browser, address: str, sample: Sample
+):
+    page = await open_page(browser, address)
+    snapshot, sample.cluster_reader.snapshot = sample.cluster_reader.snapshot, None
+    await page.goto("/ui/nodes")
+    await expect(page.locator("#main")).to_contain_text("has not listed the nodes yet")
+    sample.cluster_reader.snapshot = snapshot
+    await page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
+    await expect(page.locator("#map-key li").first).to_be_visible()
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 
 import httpx2
 import pytest
@@ -15,6 +16,7 @@ from queuectl.domain.queries import SortKey, WorkloadOrder
 from queuectl.domain.reasons import NEXT_STEPS, PENDING_REASONS, Code
 from queuectl.web.actions import next_step
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
+from queuectl.web.pages import mine
 from queuectl.web.pods import MOST, pod_table
 from queuectl.web.words import TableColumn, headings
 from tests.api.signed import ADMIN, asking, people, signed_app
@@ -54,6 +56,19 @@ async def test_an_empty_user_shows_all_jobs_of_the_namespace(sample: Sample):
     assert "team-speech" not in text
 
 
+async def test_the_links_of_the_list_of_a_namespace_keep_the_jobs_of_all_users(
+    sample: Sample, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mine, "_MOST", 2)
+    text = (await page(sample, TENANT, "/ui/mine?user=&namespace=team-vision")).text
+    links = [unescape(link) for link in re.findall(r'href="(\?[^"]*)"', text)]
+    assert any("cursor=" in link for link in links)
+    for link in links:
+        answer = await page(sample, TENANT, f"/ui/mine{link}")
+        assert '<input name="user" value=""' in answer.text, link
+        assert '<input type="hidden" name="sort"' in answer.text or "sort=-urgency" in link
+
+
 @pytest.mark.parametrize(
     ("asked", "sentence"),
     [
@@ -86,7 +101,7 @@ def test_a_heading_sorts_its_column_and_then_reverses_the_order():
         TableColumn("Age", SortKey.SINCE, numeric=True, elapsed=True),
         TableColumn("Kind"),
     )
-    by_gpus = headings(columns, WorkloadOrder.parse("-gpus"), {"user": "ann", "state": ""})
+    by_gpus = headings(columns, WorkloadOrder.parse("-gpus"), {"user": "ann", "state": ()})
     assert [one.address for one in by_gpus] == [
         "?user=ann&sort=gpus",
         "?user=ann&sort=name",

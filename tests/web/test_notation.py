@@ -83,6 +83,7 @@ def test_the_notation_of_numbers():
         (words.counted(1, "pod"), "1 pod"),
         (words.counted(100_000, "job"), f"100{THIN}000 jobs"),
         (words.counted_gpus(Fraction(1)), "1 GPU"),
+        (words.counted_gpus(0.999), "1 GPU"),
         (words.change(112, 100), "▲ 12% more"),
         (words.change(92, 100), "▼ 8% less"),
         (words.change(0, 100), "▼ 100% less"),

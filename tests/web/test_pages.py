@@ -261,7 +261,7 @@ async def test_a_caller_without_any_namespace_learns_which_right_is_missing(samp
         for path in ("/ui/workloads", "/ui/mine?user=ann"):
             text = (await client.get(path)).text
             assert "You may not list workloads in any namespace." in text
-            assert 'id="bulk' not in text
+            assert 'id="bulk"' not in text
         assert "<option" not in (await client.get("/ui/suggestions")).text
 
 

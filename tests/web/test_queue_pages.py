@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from html import unescape
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -15,7 +17,7 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.queries import DocumentKey, QueueCounts
+from queuectl.domain.queries import IN_QUEUE_ORDER, DocumentKey, QueueCounts
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
@@ -109,7 +111,10 @@ def test_reasons_are_counted_the_most_frequent_first_and_lead_to_their_gangs() -
 
 def test_a_reason_of_gangs_with_and_without_a_reservation_leads_to_both() -> None:
     (one,) = pending_reasons([tally(Code.QUEUED, 1), tally(Code.QUEUED, 1, State.RESERVED)])
-    assert parse_qs(urlsplit(one.address).query) == {"reason": ["Queued"]}
+    assert parse_qs(urlsplit(one.address).query) == {
+        "reason": ["Queued"],
+        "state": ["Pending", "Reserved"],
+    }
 
 
 def test_gangs_are_counted_by_what_they_hold() -> None:
@@ -267,6 +272,17 @@ async def test_the_buttons_are_those_that_change_the_stop_policy(
         text = (await fresh.get("/ui/queues/vision")).text
     found = [part.partition('"')[0] for part in text.split('data-label="')[1:]]
     assert found == labels
+
+
+async def test_the_links_of_the_overview_list_the_pending_gangs_that_it_counts(
+    sample: Sample, pages: httpx2.AsyncClient
+) -> None:
+    pending = [e for e in sample.database.entries.values() if e.state in IN_QUEUE_ORDER]
+    assert {entry.state for entry in pending} == {State.PENDING, State.RESERVED}
+    overview = (await pages.get("/ui/")).text
+    (link,) = re.findall(r'href="([^"]*)">All pending gangs', overview)
+    listed = (await pages.get(unescape(link))).text
+    assert {e.ref for e in pending} == set(re.findall(r'aria-label="Select ([^"]*)"', listed))
 
 
 async def test_the_overview_explains_free_gpus_alongside_pending_gangs(

@@ -108,3 +108,19 @@ async def test_all_workloads_of_a_page_are_selected_and_an_outage_gives_none_a_s
     await expect(dialog.get_by_role("status")).to_contain_text("requested")
     commands = list(sample.database.commands.values())
     assert len(commands) == len({command.uid for command in commands}) > 3
+
+
+async def test_the_first_workload_of_an_empty_list_can_be_selected(
+    browser: Browser, address: str, sample: Sample
+):
+    sample.database.entries.clear()
+    page = await open_page(browser, address)
+    await page.goto("/ui/mine?user=&namespace=team-vision")
+    await expect(page.locator("#live")).to_have_text("live")
+    await submit(sample, 1)
+    await page.get_by_label("Select team-vision/new-0001").check()
+    await expect(page.locator("#selected")).to_have_text("1 selected")
+    await page.get_by_role("button", name="Continue").click()
+    await expect(page.get_by_role("dialog")).to_contain_text(
+        "1 of 1 workload can get this command."
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 import time
@@ -29,6 +30,7 @@ from tests.support.postgres import server_directory
 from tests.support.stores import PostgresStore
 from tests.web.browser import open_page, scanner, served
 from tests.web.sample import Sample
+from tests.web.serve_sample import submit
 
 pytestmark = pytest.mark.browser
 NOTICED_MS = 5_000
@@ -135,6 +137,32 @@ async def test_a_page_shows_that_the_database_has_stopped_until_it_returns(
             await page.context.close()
         await store.close()
         await server.stop(immediate=True)
+
+
+async def test_a_page_that_appears_after_an_outage_has_its_commands(
+    browser: Browser, address: str, sample: Sample
+) -> None:
+    page = await open_page(browser, address)
+    sample.database.down = True
+    await page.goto("/ui/workloads/wait-00001")
+    await expect(page.get_by_role("heading")).to_have_text("Temporarily unavailable")
+    sample.database.down = False
+    await page.locator("#actions > summary").click()
+    await page.locator('#actions [data-action="hold"]').click()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    await page.context.close()
+
+
+async def test_a_list_that_finds_one_job_by_a_refresh_opens_its_page(
+    browser: Browser, address: str, sample: Sample
+) -> None:
+    page = await open_page(browser, address)
+    await page.goto("/ui/workloads?q=team-vision/new-0001")
+    await expect(page.locator("#live")).to_have_text("live")
+    await submit(sample, 1)
+    await expect(page.locator("h1")).to_have_text("team-vision/new-0001")
+    await expect(page).to_have_url(re.compile("/ui/workloads/"))
+    await page.context.close()
 
 
 async def test_a_page_shows_that_the_session_has_ended(browser: Browser, sample: Sample) -> None:

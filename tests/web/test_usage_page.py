@@ -115,7 +115,7 @@ async def test_a_group_is_compared_with_the_period_before(quiet: Sample, pages: 
     text = (await pages.get("/ui/usage?by=user")).text
     rows = re.findall(r'data-h="than before">([^<]*)<', text)
     assert rows == ["▲ 30 times as much", "▲ 20% more", "▼ 50% less", "= the same", "new"]
-    assert "▲ 327% more than before: 26.0" in text
+    assert "▲ 327% more; before: 26.0" in text
     assert "Compared with the preceding 1 d" in text
 
 
@@ -135,6 +135,7 @@ async def test_a_period_before_that_is_not_in_the_ledger_is_not_compared(
     text = (await pages.get(f"/ui/usage?span={span}")).text
     assert reason in text
     assert "than before" not in text
+    assert "before: " not in text
 
 
 async def test_a_period_before_without_usage_is_named(quiet: Sample, pages: httpx2.AsyncClient):

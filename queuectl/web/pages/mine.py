@@ -12,7 +12,7 @@ from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import MOST_URGENT_FIRST, UNFINISHED, SortKey, WorkloadFilter
 from queuectl.web.actions import batch_offers, next_step
-from queuectl.web.pages.workloads import order_of, page_of
+from queuectl.web.pages.workloads import chosen_order, order_of, page_of
 from queuectl.web.site import PREFIX, AccessScope, Site, text
 from queuectl.web.words import TableColumn, address, headings
 
@@ -62,6 +62,7 @@ async def _mine(site: Site, request: Request) -> Response:
         access,
         asked=query,
         chosen=chosen,
+        sort=chosen_order(order),
         headings=headings(_COLUMNS, order, query),
         jobs=jobs,
         batch=await batch_offers(site.guard, request, page.entries if page is not None else ()),

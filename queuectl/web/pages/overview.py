@@ -17,7 +17,7 @@ from queuectl.domain.queries import WaitingOrder
 from queuectl.domain.usage_reports import NO_GPUS, GpuParts
 from queuectl.domain.utilization import UseState
 from queuectl.reports.cluster_map import efficiency_of
-from queuectl.web.counts import counts_of, pending_reasons
+from queuectl.web.counts import ALL_PENDING, counts_of, pending_reasons
 from queuectl.web.history import usage_chart
 from queuectl.web.pages.evictions import eviction_rows
 from queuectl.web.pages.queues import quotas_now, rows
@@ -115,6 +115,7 @@ def routes(site: Site) -> list[Route]:
             access,
             gpus=await asyncio.to_thread(sums_of, cluster_map) if cluster_map is not None else None,
             counts=counts_of(mine),
+            all_pending=ALL_PENDING,
             reasons=pending_reasons(mine),
             chart=chart,
             queues=rows(quotas, mine, access),

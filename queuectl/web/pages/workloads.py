@@ -73,6 +73,11 @@ def order_of(request: Request) -> WorkloadOrder:
         raise ApiProblem(ProblemType.INVALID_PARAMETER, str(error)) from error
 
 
+def chosen_order(order: WorkloadOrder) -> str:
+    """The order for a form, which keeps it; empty for the default."""
+    return str(order) if order != MOST_URGENT_FIRST else ""
+
+
 async def page_of(
     site: Site, request: Request, filters: WorkloadFilter, order: WorkloadOrder, limit: int = PAGE
 ) -> WorkloadPage:
@@ -109,7 +114,7 @@ async def _list(site: Site, request: Request) -> Response:
         states=list(State),
         reasons=sorted({*MEANINGS, *ENDS}),
         headings=headings(_COLUMNS, order, query.parameters),
-        sort=str(order) if order != MOST_URGENT_FIRST else "",
+        sort=chosen_order(order),
         workloads=await site.presenter.workloads(request, page.entries),
         batch=await batch_offers(site.guard, request, page.entries),
         with_finished=address({**query.parameters, "all": "true"}, order),
@@ -134,8 +139,9 @@ class ListQuery:
 
     @property
     def parameters(self) -> dict[str, str | Sequence[str]]:
-        """The same as parameters of an address."""
-        return {**self.fields, "state": self.states, "all": "true" if self.finished else ""}
+        """The filters that are set, as parameters of an address."""
+        fields = {name: value for name, value in self.fields.items() if value}
+        return {**fields, "state": self.states, **({"all": "true"} if self.finished else {})}
 
     @property
     def active(self) -> str:

@@ -175,6 +175,8 @@ function wish(asked, form) {
   const body = {};
   const why = form.elements.why.value.trim();
   if (why) body.why = why;
+  // A gang that has started since the dialog opened is not evicted: the dialog did not say so.
+  if ("attempt" in asked) body.attempt = Number(asked.attempt);
   if (asked.action === "priority") {
     const given = form.elements.priority.value;
     body.priority = given === "" ? null : Number(given);
@@ -230,7 +232,7 @@ const price = (seconds) => (seconds < 180 ? "Less than 0.1 GPU-hours" : `About $
 
 function drained({ gangs, gpus, lostGpuSeconds }) {
   if (!gangs) return "No gang runs: none is evicted.";
-  const of = `${number(gangs)} ${gangs === 1 ? "gang is" : "gangs are"} evicted, and ${number(gpus)} GPUs are freed.`;
+  const of = `${number(gangs)} ${gangs === 1 ? "gang is" : "gangs are"} evicted, and ${number(gpus)} ${gpus === 1 ? "GPU is" : "GPUs are"} freed.`;
   return `${of} ${price(lostGpuSeconds)} of work would be lost.`;
 }
 

@@ -8,7 +8,6 @@ const FIRST_MS = 400; // until the first read of the results
 const READS = 12;
 const SHOWN = 5; // names of workloads with the same refusal
 
-const bar = document.getElementById("bulk");
 const dialog = document.getElementById("bulk-dialog");
 const selected = new Map(); // uid to namespace/name
 const byId = (id) => document.getElementById(id);
@@ -46,9 +45,11 @@ function closes(menu) {
 
 document.querySelectorAll("details.choices").forEach(closes);
 
-// ---- The selection. A refresh replaces rows, so the boxes follow the selection, and not the other way round.
+// ---- The selection. A refresh replaces rows, so the boxes follow the selection, and not the other way round. A list without
+// workloads has no bar, which appears with the first one.
 
 function show() {
+  if (!byId("bulk")) return;
   const here = boxes();
   for (const box of here) box.checked = selected.has(box.value);
   const checked = here.filter((box) => box.checked).length;
@@ -77,7 +78,9 @@ function follow() {
     else return;
     show();
   });
-  byId("bulk-clear").addEventListener("click", () => {
+  document.addEventListener("click", (event) => {
+    if (event.target.id === "bulk-open") open();
+    if (event.target.id !== "bulk-clear") return;
     selected.clear();
     show();
     byId("select-page").focus();
@@ -88,7 +91,7 @@ function follow() {
 
 // ---- The dialog
 
-const form = dialog?.querySelector("form");
+const form = dialog.querySelector("form");
 let batch = null; // the command of the open dialog
 
 function say(text, bad = false) {
@@ -132,7 +135,7 @@ const go = () => form.querySelector("button.go");
 function cost(view) {
   const whole = `${view.accepted} of ${of(view.items.length, "workload")} can get this command.`;
   if (!view.evicted) return `${whole} No gang that runs is evicted.`;
-  const stops = `${of(view.evicted, "gang")} with ${of(view.pods, "pod")} ${view.evicted === 1 ? "is" : "are"} evicted, and ${of(Number(view.gpus.toFixed(2)), "GPU")} become free.`;
+  const stops = `${of(view.evicted, "gang")} with ${of(view.pods, "pod")} ${view.evicted === 1 ? "is" : "are"} evicted, and ${of(Number(view.gpus.toFixed(2)), "GPU")} ${view.gpus === 1 ? "becomes" : "become"} free.`;
   if (view.lostGpuSeconds === null) return `${whole} ${stops} The lost work is not known yet.`;
   const hours = view.lostGpuSeconds / 3600;
   return `${whole} ${stops} ${hours < 0.1 ? "Less than 0.1 GPU-hours" : `About ${hours.toFixed(1)} GPU-hours`} of work would be lost.`;
@@ -239,10 +242,7 @@ async function results(mine, items) {
   }
 }
 
-if (bar && dialog) {
-  follow();
-  byId("bulk-open").addEventListener("click", open);
-  form.addEventListener("submit", send);
-  form.querySelector("[data-close]").addEventListener("click", () => dialog.close());
-  dialog.addEventListener("close", () => document.body.dispatchEvent(new CustomEvent("live")));
-}
+follow();
+form.addEventListener("submit", send);
+form.querySelector("[data-close]").addEventListener("click", () => dialog.close());
+dialog.addEventListener("close", () => document.body.dispatchEvent(new CustomEvent("live")));

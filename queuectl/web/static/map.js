@@ -2,11 +2,11 @@
 
 import { number } from "./numbers.js";
 
-const canvas = document.getElementById("map");
-const tip = document.getElementById("tip");
-const said = document.getElementById("map-said");
-const key = document.getElementById("map-key");
-const tools = document.getElementById("map-tools");
+let canvas = null;
+let tip = null;
+let said = null;
+let key = null;
+let tools = null;
 const QUEUES = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b8a500", "#8c6bb1"];
 const LETTERS = "ABCDEFGH";
 
@@ -29,11 +29,16 @@ function caption(value) {
 }
 
 async function load() {
+  if (!canvas) return;
   const answer = await fetch(canvas.dataset.source);
   if (!answer.ok) return;
-  cluster = await answer.json();
-  cluster.queues = [...new Set(cluster.gangs.map((gang) => gang[2]).filter(Boolean))].sort();
+  const read = await answer.json();
+  read.queues = [...new Set(read.gangs.map((gang) => gang[2]).filter(Boolean))].sort();
+  const name = cluster?.nodes[at]; // the selected node can have another place, other figures, or be gone
+  cluster = read;
+  at = name === undefined ? -1 : cluster.nodes.indexOf(name);
   arrange();
+  if (name !== undefined) show(at);
 }
 
 // The nodes of a domain of the finest level are in one row, or in several where the row is full. Each domain of the coarsest
@@ -304,7 +309,8 @@ function show(i) {
     const left = Math.min(x + size + 22, canvas.clientWidth - tip.offsetWidth + 14);
     tip.style.left = `${Math.max(0, left)}px`;
     tip.style.top = `${y + size + 8}px`;
-    said.textContent = `${name}: ${free}; ${held}`;
+    const sentences = `${name}: ${free}; ${held}`;
+    if (said.textContent !== sentences) said.textContent = sentences; // a screen reader reads each text that is set
   }
   draw();
 }
@@ -345,27 +351,38 @@ function open(i) {
   draw();
 }
 
-canvas.addEventListener("pointermove", (event) => cluster && under(event) !== at && show(under(event)));
-canvas.addEventListener("pointerleave", () => document.activeElement !== canvas && show(-1));
-canvas.addEventListener("click", (event) => {
-  const found = cluster ? under(event) : -1;
-  if (found >= 0) open(found);
-});
-canvas.addEventListener("keydown", (event) => {
-  if (!cluster || !cells.length) return;
-  if (event.key === "Enter" && at >= 0) return void open(at);
-  if (event.key === "Escape") return void show(-1);
-  const move = KEYS[event.key];
-  if (!move) return;
-  event.preventDefault();
-  show(at < 0 ? 0 : move(at));
-});
-canvas.addEventListener("blur", () => show(-1));
-tools.addEventListener("change", (event) => (event.target.name === "topology" ? tools.submit() : cluster && draw()));
-tools.addEventListener("input", () => cluster && draw());
-tools.addEventListener("submit", (event) => event.preventDefault());
+// A page that is opened before the nodes are listed gets the map by a refresh.
+function begin() {
+  const found = document.getElementById("map");
+  if (!found || found === canvas) return;
+  canvas = found;
+  [tip, said, key, tools] = ["tip", "map-said", "map-key", "map-tools"].map((id) => document.getElementById(id));
+  at = -1;
+  canvas.addEventListener("pointermove", (event) => cluster && under(event) !== at && show(under(event)));
+  canvas.addEventListener("pointerleave", () => document.activeElement !== canvas && show(-1));
+  canvas.addEventListener("click", (event) => {
+    const found = cluster ? under(event) : -1;
+    if (found >= 0) open(found);
+  });
+  canvas.addEventListener("keydown", (event) => {
+    if (!cluster || !cells.length) return;
+    if (event.key === "Enter" && at >= 0) return void open(at);
+    if (event.key === "Escape") return void show(-1);
+    const move = KEYS[event.key];
+    if (!move) return;
+    event.preventDefault();
+    show(at < 0 ? 0 : move(at));
+  });
+  canvas.addEventListener("blur", () => show(-1));
+  tools.addEventListener("change", (event) => (event.target.name === "topology" ? tools.submit() : cluster && draw()));
+  tools.addEventListener("input", () => cluster && draw());
+  tools.addEventListener("submit", (event) => event.preventDefault());
+  load();
+}
+
 addEventListener("resize", () => cluster && arrange());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => cluster && draw());
 document.addEventListener("theme", () => cluster && draw());
 document.body.addEventListener("live", load);
-load();
+document.addEventListener("htmx:after:swap", begin);
+begin();

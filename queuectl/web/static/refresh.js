@@ -52,9 +52,8 @@ function keepRecent() {
 
   function refresh() {
     due = true;
-    if (outage || document.hidden || document.querySelector("dialog[open]")) return;
-    const wait = nextRefreshAt - Date.now();
-    if (wait > 0) return void setTimeout(() => due && refresh(), wait);
+    if (outage || document.hidden || document.querySelector("dialog[open]")) return; // tick tries again
+    if (Date.now() < nextRefreshAt) return;
     due = false;
     nextRefreshAt = Date.now() + REFRESH_MS;
     document.body.dispatchEvent(new CustomEvent("live"));
@@ -81,6 +80,11 @@ function keepRecent() {
     if (!usable) event.preventDefault();
     if (!ofMain(event)) return;
     refreshing = 0;
+    // A refresh replaces #main only. Another page has other scripts and dialogs, so it is opened.
+    if (usable && (answer.redirected || main().querySelector("[data-problem]"))) {
+      event.preventDefault();
+      return void (answer.redirected ? location.replace(answer.url) : location.reload());
+    }
     if (signedOut) outage = "session";
     else if (answer.status === 503) {
       failed("database");
@@ -171,6 +175,7 @@ function keepRecent() {
     const now = Date.now();
     const quiet = outage || !streaming || now - heardAt > QUIET_MS;
     if (quiet && now - probedAt > PROBE_MS) probe();
+    if (due) refresh();
     if (!streaming && !outage && now - Math.max(refreshedAt, nextRefreshAt) > POLL_MS) refresh();
     show();
   }
