@@ -6,7 +6,7 @@ A Reservation has one occurrence, or repeats by a rule of RFC 5545. Only its cur
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -317,8 +317,3 @@ def next_turn(
 def states_of(placed: Iterable[Occurrence]) -> list[ReservationState]:
     """The placements of occurrences."""
     return [ReservationState(each.name, each.begins, each.ends, each.placed) for each in placed]
-
-
-def with_placement(occurrence: Occurrence, placed: tuple[tuple[str, int], ...]) -> Occurrence:
-    """The occurrence with a placement."""
-    return replace(occurrence, placed=placed)

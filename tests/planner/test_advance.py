@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from queuectl.domain.fleet import Node, NodeRules
 from queuectl.domain.plan import Plan
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.queues import QueueConfig, QueueingStrategy, ResourceFlavor
+from queuectl.domain.queues import Protection, QueueConfig, QueueingStrategy, ResourceFlavor
 from queuectl.domain.reasons import Code
 from queuectl.domain.reservations import (
     AdvanceReservation,
@@ -29,7 +30,7 @@ from queuectl.domain.workload import TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import PlanRule, verify
 from queuectl.planner.verify.plan_index import PlanIndex
-from queuectl.planner.verify.starts import check_reserved
+from queuectl.planner.verify.starts import check_evicted, check_reserved
 from tests.planner.backfill_clock import Arrival, Clock, job
 from tests.planner.build import NOW, config, holding, node, placed, queue, world
 from tests.planner.plans import lease
@@ -371,6 +372,133 @@ def test_gangs_are_evicted_if_the_reservation_asks_for_it(
     assert all(eviction.code is Code.RESERVATION_STARTS for eviction in made.evicted)
     if occurrence.reservation.evicts and occurrence.reservation.capacity is not None:
         assert nodes_of(made)
+
+
+def running_on(uid: str, gpus: int, *nodes: str, priority: int = 0, ran: float = 100.0) -> Admitted:
+    """A gang with one pod on each of these nodes that started ``ran`` seconds ago."""
+    held = runs(job(uid, len(nodes), None, gpu=gpus, priority=priority), *nodes)
+    return replace(held, started_at=NOW - ran)
+
+
+def evicting(pods: int, gpus: int, **how: Any) -> Occurrence:
+    """A Reservation of pods with so many GPUs that evicts gangs and, unless ``starts`` is given, starts now."""
+    each = reserved(pods, **{"starts": 0, "evicts": True, **how})
+    return replace(each, reservation=_asking(each.reservation, gpus))
+
+
+def evicted_for(
+    *occurrences: Occurrence,
+    running: Sequence[Admitted],
+    nodes: int = 2,
+    protection: Protection | None = None,
+) -> list[str]:
+    """Gangs that the plan evicts in a cluster with ``nodes`` nodes with 8 GPUs each."""
+    made = planned(of_eight(*occurrences, running=running, nodes=nodes, protection=protection))
+    assert [each.reason for each in made.reserved] == [""] * len(made.reserved)
+    return sorted(eviction.uid for eviction in made.evicted)
+
+
+def of_eight(
+    *occurrences: Occurrence,
+    running: Sequence[Admitted],
+    nodes: int = 2,
+    protection: Protection | None = None,
+) -> Snapshot:
+    main = replace(queue(), name="main", protection=protection or Protection())
+    made = [node(f"n{number}", "r0", gpu=8) for number in range(nodes)]
+    snapshot = world(made, [], running, main, replace(queue(), name="own"))
+    return replace(snapshot, reservations=occurrences)
+
+
+@pytest.mark.parametrize(
+    ("gangs", "evicted"),
+    [
+        pytest.param([("small", 1, 0, 10), ("big", 6, 1, 100)], ["big"], id="small is not enough"),
+        pytest.param([("small", 1, 0, 10), ("big", 6, 0, 100)], ["big"], id="of one priority"),
+        pytest.param([("low", 4, 0, 100), ("high", 4, 1, 10)], ["low"], id="the lower priority"),
+        pytest.param([("new", 4, 0, 10), ("old", 4, 0, 100)], ["new"], id="the newer one"),
+        pytest.param([("a", 2, 0, 10), ("b", 2, 1, 10), ("c", 4, 2, 10)], ["a", "b"], id="both"),
+        pytest.param([("a", 8, 0, 10)], ["a"], id="all"),
+        pytest.param([("cpu", 0, 0, 10), ("gpus", 8, 1, 10)], ["gpus"], id="without its resource"),
+    ],
+)
+@pytest.mark.parametrize("placed", [(), (("n0", 1),)], ids=["not placed yet", "on its nodes"])
+def test_a_reservation_evicts_no_gang_without_which_its_nodes_have_room(
+    gangs: list[tuple[str, int, int, float]], evicted: list[str], placed: tuple[tuple[str, int]]
+) -> None:
+    running = [
+        running_on(uid, gpus, "n0", priority=priority, ran=ran)
+        for uid, gpus, priority, ran in gangs
+    ]
+    assert evicted_for(evicting(1, 4, placed=placed), running=running, nodes=1) == evicted
+
+
+def test_a_gang_on_two_nodes_of_a_reservation_counts_on_both() -> None:
+    """``wide`` must leave n1, which it fills, so ``low`` can stay on n0."""
+    running = [running_on("low", 4, "n0"), running_on("wide", 4, "n0", "n1", priority=9)]
+    running.append(replace(running_on("stays", 4, "n1"), evictable=False))
+    placed = (("n0", 1), ("n1", 1))
+    assert evicted_for(evicting(2, 4, placed=placed), running=running) == ["wide"]
+
+
+@pytest.mark.parametrize("lower", ["n0", "n1"])
+@pytest.mark.parametrize("starts", [0, 600], ids=["placed when it starts", "placed before"])
+def test_a_reservation_is_placed_over_the_gangs_of_the_lowest_priority(
+    lower: str, starts: float
+) -> None:
+    (other,) = {"n0", "n1"} - {lower}
+    running = [running_on("high", 8, other, priority=100), running_on("low", 8, lower)]
+    each = evicting(1, 4, starts=starts)
+    made = planned(of_eight(each, running=running))
+    assert nodes_of(made) == {lower: 1}
+    later = replace(each, begins=NOW, placed=made.reserved[0].nodes)
+    assert evicted_for(later, running=running) == ["low"]
+
+
+def test_a_reservation_uses_free_nodes_before_it_evicts_gangs() -> None:
+    """One gang is enough, whichever nodes come first."""
+    for free in ("n0", "n1", "n2"):
+        held = {"n0", "n1", "n2"} - {free}
+        running = [running_on(f"on-{name}", 8, name) for name in sorted(held)]
+        assert len(evicted_for(evicting(2, 8), running=running, nodes=3)) == 1
+
+
+def test_a_gang_that_must_leave_anyway_spares_the_others() -> None:
+    """Without ``wide``, three nodes are one too few. With it, two of its nodes and the free one are enough."""
+    running = [
+        running_on("narrow", 8, "n1", ran=10),
+        running_on("wide", 8, "n2", "n3", ran=20),
+    ]
+    for free in ("n0", "n4"):
+        filled = {"n0", "n4"} - {free}
+        fixed = [replace(running_on("stays", 8, *filled), evictable=False)]
+        assert evicted_for(evicting(3, 8), running=[*running, *fixed], nodes=5) == ["wide"]
+
+
+def test_reservations_that_start_together_evict_no_gang_that_one_of_them_spares_the_other() -> None:
+    """``wide`` must leave n1, so ``low`` can stay on n0, although it is the first to leave there."""
+    running = [running_on("low", 4, "n0"), running_on("wide", 4, "n0", "n1", priority=9)]
+    running.append(replace(running_on("stays", 4, "n1"), evictable=False))
+    pair = [evicting(1, 4, name=f"on-{name}", placed=((name, 1),)) for name in ("n0", "n1")]
+    assert evicted_for(*pair, running=running) == ["wide"]
+
+
+def test_the_verifier_finds_a_gang_that_is_evicted_for_no_reservation() -> None:
+    running = [running_on("low", 4, "n0"), running_on("high", 4, "n0", priority=9)]
+    snapshot = of_eight(evicting(1, 4, placed=(("n0", 1),)), running=running)
+    made = planned(snapshot)
+    (low,) = made.evicted
+    both = replace(made, evicted=(low, replace(low, uid="high")))
+    assert [(one.rule, one.subject) for one in verify(snapshot, both)] == [
+        (PlanRule.RESERVATION, "high"),
+        (PlanRule.RESERVATION, "low"),
+    ]
+    later = evicting(1, 4, starts=60, placed=(("n0", 1),))
+    early = replace(snapshot, reservations=(later,))
+    assert [one.subject for one in check_evicted(PlanIndex(early, made))] == ["low"]
+    stays = replace(running[0], evictable=False)
+    fixed = replace(snapshot, admitted=(stays, running[1]))
+    assert [one.subject for one in check_evicted(PlanIndex(fixed, made))] == ["low"]
 
 
 def test_gangs_of_its_queue_are_never_evicted_for_it() -> None:
