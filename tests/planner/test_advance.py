@@ -501,6 +501,49 @@ def test_the_verifier_finds_a_gang_that_is_evicted_for_no_reservation() -> None:
     assert [one.subject for one in check_evicted(PlanIndex(fixed, made))] == ["low"]
 
 
+@pytest.mark.parametrize("starts", [0.0, 60.0, 7 * 86_400.0])
+@pytest.mark.parametrize("priority", [0, 9])
+def test_a_reservation_that_evicts_moves_to_nodes_that_become_free(
+    starts: float, priority: int
+) -> None:
+    """Its evictions are due 60 s before it starts. One that has begun stays."""
+    busy = running_on("busy", 8, "n0", priority=priority)
+    each = evicting(1, 8, starts=starts, placed=(("n0", 1),))
+    made = planned(with_notice(of_eight(each, running=[busy]), 60.0))
+    begun = starts == 0
+    assert nodes_of(made) == {"n0" if begun else "n1": 1}
+    assert [eviction.uid for eviction in made.evicted] == (["busy"] if begun else [])
+
+
+@pytest.mark.parametrize(("starts", "node"), [(60.0, "n1"), (61.0, "n0")])
+def test_a_reservation_is_placed_once_more_when_its_evictions_are_due(
+    starts: float, node: str
+) -> None:
+    """Until then it stays where it is, because the gangs there can end."""
+    running = [running_on("high", 8, "n0", priority=9), running_on("low", 8, "n1")]
+    each = evicting(1, 8, starts=starts, placed=(("n0", 1),))
+    snapshot = with_notice(of_eight(each, running=running), 60.0)
+    made = planned(snapshot)
+    assert nodes_of(made) == {node: 1}
+    assert [eviction.uid for eviction in made.evicted] == (["low"] if node == "n1" else [])
+
+
+@pytest.mark.parametrize("freed", [False, True], ids=["its victim leaves", "it has left"])
+def test_a_reservation_evicts_no_further_gangs_while_its_victims_leave(*, freed: bool) -> None:
+    """Not even gangs of a lower priority that started in the meantime."""
+    high, low = running_on("high", 8, "n0", priority=9), running_on("low", 8, "n1")
+    each = evicting(1, 8, starts=30, placed=(("n0", 1),))
+    running = [low] if freed else [replace(high, leaving=True), low]
+    made = planned(with_notice(of_eight(each, running=running), 60.0))
+    assert (nodes_of(made), made.evicted) == ({"n0": 1}, ())
+
+
+def with_notice(snapshot: Snapshot, seconds: float) -> Snapshot:
+    """The snapshot with this ``evictionGrace``."""
+    rules = replace(snapshot.config.rules, eviction_grace=seconds)
+    return replace(snapshot, config=replace(snapshot.config, rules=rules))
+
+
 def test_gangs_of_its_queue_are_never_evicted_for_it() -> None:
     busy = runs(of_own(job("busy", 1, None, gpu=2)), "n0")
     made = planned(cluster(reserved(4, starts=0, evicts=True), pending=[], running=[busy]))
@@ -532,9 +575,8 @@ def test_a_reservation_that_evicts_takes_no_nodes_on_which_a_gang_has_a_lease() 
 def test_a_notice_is_given_before_the_start() -> None:
     busy = runs(job("busy", 1, None, gpu=2), "n0")
     snapshot = cluster(reserved(4, starts=60, evicts=True), pending=[], running=[busy])
-    rules = replace(snapshot.config.rules, eviction_grace=60.0)
-    snapshot = replace(snapshot, config=replace(snapshot.config, rules=rules))
-    assert [eviction.uid for eviction in planned(snapshot).evicted] == ["busy"]
+    made = planned(with_notice(snapshot, 60.0))
+    assert [eviction.uid for eviction in made.evicted] == ["busy"]
 
 
 @pytest.mark.parametrize(

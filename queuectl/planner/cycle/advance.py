@@ -48,9 +48,9 @@ from queuectl.planner.placement.feasible import Feasibility, place
 from queuectl.planner.preempt.candidates import by_priority
 from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.limit_rows import (
+    begun,
     reservation_of_row,
     rows_beside,
-    stays,
 )
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import GangRequest, request_of
@@ -91,7 +91,7 @@ class Advance:
         snapshot = self.problem.snapshot
         if each.reservation.capacity is None:
             return
-        if stays(each, snapshot):
+        if begun(each, snapshot):
             self.settled[each.name] = _state(each, each.placed)
             return
         if not self.problem.size:
@@ -126,8 +126,9 @@ class Advance:
     ) -> bool:
         """Keep capacity that gangs use which are evicted when the Reservation starts; whether there is enough.
 
-        All of them would be enough; then each stays, the last to leave first, without which the rest still is. None leaves a node on which a
-        gang alongside the Reservation has a lease: that gang could not start there, and its victims would leave for nothing.
+        All of them would be enough; then each stays, the last to leave first, without which the rest still is. Before evictions are due, the
+        last placement is kept instead, because the gangs there can end. No gang leaves a node on which one alongside the Reservation has a
+        lease: that one could not start there, and its victims would leave for nothing.
         """
         rows = self._rows(each)
         leased = np.zeros(self.problem.size, dtype=np.bool_)
@@ -143,7 +144,8 @@ class Advance:
         made = self._decide(request, free, last)
         if made.status is not Status.SOLVED:
             return False
-        for nodes, amounts in reversed(freed):
+        stays = made.node_counts is last and not self._evicts(each)
+        for nodes, amounts in () if stays else reversed(freed):
             add_at(free, nodes, -amounts)
             fewer = self._decide(request, free, made.node_counts)
             if fewer.status is Status.SOLVED:
