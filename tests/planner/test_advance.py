@@ -28,6 +28,8 @@ from queuectl.domain.reservations import (
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
+from queuectl.planner.cycle import advance
+from queuectl.planner.placement.feasible import Feasibility, place
 from queuectl.planner.verify import PlanRule, verify
 from queuectl.planner.verify.plan_index import PlanIndex
 from queuectl.planner.verify.starts import check_evicted, check_reserved
@@ -208,6 +210,33 @@ def test_a_reservation_without_a_placement_has_a_reason_and_the_earliest_time(
     assert reason in state.reason
     assert bool(state.nodes) == (not reason)
     assert state.earliest == (NOW + earliest if earliest is not None else None)
+
+
+@pytest.mark.parametrize(("pods", "known", "most"), [(2, True, 13), (3, False, 3)])
+def test_the_earliest_time_takes_few_searches_although_many_gangs_end_later(
+    monkeypatch: pytest.MonkeyPatch, *, pods: int, known: bool, most: int
+) -> None:
+    """200 ends on one node; a pod of the Reservation has room on it after half of them, two pods after all. n1 never has room."""
+    nodes = [node(name, "r0", gpu=200) for name in ("n0", "n1")]
+    ends = [runs(job(f"g{number}", 1, None), "n0", ends=200.0 + number) for number in range(200)]
+    never = runs(job("never", 1, None, gpu=200), "n1")
+    each = _asking(reserved(pods).reservation, 100)
+    snapshot = world(
+        nodes, [], [*ends, never], *[replace(queue(), name=n) for n in ("main", "own")]
+    )
+    searches = 0
+
+    def counted(*given: Any) -> Feasibility:
+        nonlocal searches
+        searches += 1
+        return place(*given)
+
+    monkeypatch.setattr(advance, "place", counted)
+    (state,) = planned(
+        replace(snapshot, reservations=(Occurrence(each, each.begins, each.ends),))
+    ).reserved
+    assert state.earliest == (NOW + 399 if known else None)
+    assert searches <= most
 
 
 @pytest.mark.parametrize("rack", [None, *TopologyMode])

@@ -33,7 +33,7 @@ from queuectl.domain.workload import (
     Workload,
 )
 from queuectl.planner.backfill.earliest_start import keeping_levels
-from queuectl.planner.backfill.timeline import Timeline
+from queuectl.planner.backfill.timeline import Timeline, first_fit
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     TentativeAdmission,
@@ -187,13 +187,17 @@ class Advance:
         return f"no placement exists, even if all nodes were empty{others}"
 
     def _earliest(self, each: Occurrence, request: GangRequest) -> float | None:
+        """The first time after its start at which it fits. Free capacity only grows, so it fits later, too."""
         timeline = Timeline(self.state)
-        for at in timeline.times():
-            if at > each.begins:
-                found = place(request, timeline.free(at), self.solver)
-                if found.status is Status.SOLVED:
-                    return at
-        return None
+        times = [at for at in timeline.times() if at > each.begins]
+
+        def fits_at(at: float) -> float | None:
+            found = place(request, timeline.free(at), self.solver)
+            return at if found.status is Status.SOLVED else None
+
+        if not times or fits_at(times[-1]) is None:  # the usual case
+            return None
+        return first_fit(times, fits_at)
 
     def _request(self, each: Occurrence) -> GangRequest:
         """Its request of the nodes."""
