@@ -629,6 +629,24 @@ def test_a_planned_start_is_alongside_reservations(seconds: float | None, at: fl
     assert [p.start.at - NOW for p in made.planned] == [at]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        (("n0", "gone"), "node gone does not exist"),
+        (("typo", "gone"), "nodes typo, gone do not exist"),
+        (("n0", "n1"), None),
+    ],
+)
+def test_a_reservation_names_its_nodes_that_do_not_exist(
+    nodes: tuple[str, ...], reason: str | None
+) -> None:
+    """The others are kept nevertheless."""
+    each = reserved(nodes=nodes, starts=0, evicts=True)
+    made = planned(cluster(each, pending=[], running=[runs(job("busy", 1, None, gpu=2), "n0")]))
+    assert [state.reason for state in made.reserved] == ([] if reason is None else [reason])
+    assert [eviction.uid for eviction in made.evicted] == (["busy"] if "n0" in nodes else [])
+
+
 def test_the_verifier_finds_a_gang_on_kept_capacity() -> None:
     snapshot = cluster(reserved(4), pending=[job("g", 1, None, gpu=2)])
     free = plan(replace(snapshot, reservations=()))

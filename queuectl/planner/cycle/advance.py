@@ -23,7 +23,7 @@ from queuectl.domain.reservations import (
     no_amount,
 )
 from queuectl.domain.snapshot import Admitted, Pending
-from queuectl.domain.words import counted, format_time
+from queuectl.domain.words import counted, format_time, some
 from queuectl.domain.workload import (
     Duration,
     Placement,
@@ -77,7 +77,7 @@ class Advance:
     evicted: list[Eviction] = field(default_factory=list)
 
     def states(self) -> tuple[ReservationState, ...]:
-        """The placement of each Reservation of capacity, or the reason why it has none."""
+        """The placement of each Reservation of capacity, or the reason why it has none, also of one whose nodes do not exist."""
         known = dict(self.settled)
         for each, admission in self.placed:
             known[each.name] = _state(each, self._nodes(admission.request, admission.node_counts))
@@ -87,9 +87,14 @@ class Advance:
     # Placement.
 
     def keep(self, each: Occurrence) -> None:
-        """Keep the capacity of one Reservation."""
+        """Keep the capacity of one Reservation. Nodes that it names are kept already, if they exist."""
         snapshot = self.problem.snapshot
         if each.reservation.capacity is None:
+            gone = [n for n in each.reservation.nodes if n not in snapshot.fleet.by_name]
+            if gone:
+                does = "node {} does" if len(gone) == 1 else "nodes {} do"
+                reason = f"{does.format(some(gone))} not exist"
+                self.settled[each.name] = _state(each, reason=reason)
             return
         if begun(each, snapshot):
             self.settled[each.name] = _state(each, each.placed)
