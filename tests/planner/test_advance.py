@@ -573,6 +573,20 @@ def with_notice(snapshot: Snapshot, seconds: float) -> Snapshot:
     return replace(snapshot, config=replace(snapshot.config, rules=rules))
 
 
+def test_a_reservation_evicts_protected_gangs_after_all_others() -> None:
+    """It is an instruction of an administrator, so protections only decide the order."""
+    young, old = running_on("young", 8, "n0", ran=10), running_on("old", 8, "n1", priority=9)
+    keeps = running_on("keeps", 8, "n0", ran=500)
+    keeps = replace(keeps, workload=replace(keeps.workload, preemptible=False))
+    protection = Protection(min_runtime=50.0)
+    for protected in (young, keeps):
+        uid, both = protected.workload.uid, [protected, old]
+        one = evicted_for(evicting(1, 8), running=both, protection=protection)
+        assert one == ["old"]
+        two = evicted_for(evicting(2, 8), running=both, protection=protection)
+        assert two == sorted([uid, "old"])
+
+
 def test_gangs_of_its_queue_are_never_evicted_for_it() -> None:
     busy = runs(of_own(job("busy", 1, None, gpu=2)), "n0")
     made = planned(cluster(reserved(4, starts=0, evicts=True), pending=[], running=[busy]))

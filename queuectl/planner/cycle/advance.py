@@ -46,6 +46,7 @@ from queuectl.planner.capacity.node_counts import (
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import Feasibility, place
 from queuectl.planner.preempt.candidates import by_priority
+from queuectl.planner.preempt.protections import protected_until
 from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.limit_rows import (
     begun,
@@ -285,10 +286,17 @@ class Advance:
         return each.reservation.evicts and snapshot.now >= each.begins - notice
 
     def _victims(self, on: Mask) -> list[Admitted]:
-        """Gangs that can be evicted and that run on some of these nodes, the first to leave first."""
+        """Gangs that can be evicted and that run on some of these nodes, the first to leave first: protected ones are last."""
+        snapshot = self.problem.snapshot
+
+        def order(gang: Admitted) -> tuple[bool, tuple[int, float, str]]:
+            queue = snapshot.queue_of(gang.workload)
+            until = protected_until(gang, queue, snapshot.now) if queue is not None else None
+            return until is not None, by_priority(gang)
+
         gangs = (each for each in self.state.evictable() if each.evictable and not each.lost)
         here = (gang for gang in gangs if on[self.problem.use_of(gang)[0]].any())
-        return sorted(here, key=by_priority)
+        return sorted(here, key=order)
 
     def _rows(self, each: Occurrence) -> Ints:
         index = self.problem.index
