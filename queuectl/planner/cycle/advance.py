@@ -147,20 +147,20 @@ class Advance:
             nodes, amounts = self.problem.use_of(gang)
             freed.append((nodes, np.where(leased[nodes], 0, amounts)))
             add_at(free, *freed[-1])
-        made = self._decide(request, free, last)
-        if made.status is not Status.SOLVED:
+        decision = self._decide(request, free, last)
+        if decision.status is not Status.SOLVED:
             return False
-        stays = made.node_counts is last and not self._evicts(each)
+        stays = decision.node_counts is last and not self._evicts(each)
         for nodes, amounts in () if stays else reversed(freed):
             add_at(free, nodes, -amounts)
-            fewer = self._decide(request, free, made.node_counts)
+            fewer = self._decide(request, free, decision.node_counts)
             if fewer.status is Status.SOLVED:
-                made = fewer
+                decision = fewer
             else:
                 add_at(free, nodes, amounts)
-        for nodes, amounts in use_of_counts(request.pods, made.node_counts):
+        for nodes, amounts in use_of_counts(request.pods, decision.node_counts):
             self.state.withhold(nodes, amounts)
-        self.settled[each.name] = _state(each, self._nodes(request, made.node_counts))
+        self.settled[each.name] = _state(each, self._nodes(request, decision.node_counts))
         return True
 
     def _nowhere(self, each: Occurrence, request: GangRequest, status: Status) -> ReservationState:
@@ -193,7 +193,7 @@ class Advance:
         return f"no placement exists, even if all nodes were empty{others}"
 
     def _earliest(self, each: Occurrence, request: GangRequest) -> float | None:
-        """The first time after its start at which it fits. Free capacity only grows, so it fits later, too."""
+        """The first time after its start at which it fits. Free capacity only grows, so it also fits later."""
         timeline = Timeline(self.state)
         times = [at for at in timeline.times() if at > each.begins]
 
@@ -254,7 +254,7 @@ class Advance:
     def evict(self) -> None:
         """Evict the gangs that hold what is kept for Reservations that start now; none without which all of it is free."""
         index, free = self.problem.index, self.state.later.free.copy()
-        kept = np.zeros(free.shape, dtype=np.bool_)
+        kept_rows = np.zeros(free.shape, dtype=np.bool_)
         starting = {
             each.name: each for each in self.problem.snapshot.reservations if self._evicts(each)
         }
@@ -262,11 +262,11 @@ class Advance:
             state = self.settled.get(each.name)
             names = each.reservation.nodes or dict(state.nodes if state is not None else ())
             at = [index.position[name] for name in names if name in index.position]
-            kept[np.ix_(self._rows(each), np.array(at, dtype=np.int64))] = True
+            kept_rows[np.ix_(self._rows(each), np.array(at, dtype=np.int64))] = True
         held = []
-        for gang in self._victims(np.logical_or.reduce(kept)):
+        for gang in self._victims(np.logical_or.reduce(kept_rows)):
             nodes, amounts = self.problem.use_of(gang)
-            held.append((gang, nodes, np.where(kept[:, nodes], amounts, 0)))
+            held.append((gang, nodes, np.where(kept_rows[:, nodes], amounts, 0)))
             add_at(free, *held[-1][1:])
         for gang, nodes, amounts in reversed(held):
             add_at(free, nodes, -amounts)

@@ -256,7 +256,7 @@ def check_evicted(index: PlanIndex) -> Iterator[PlanViolation]:
 
 
 def _kept(index: PlanIndex, each: Occurrence) -> _Kept:
-    """What a Reservation keeps after the plan."""
+    """The amounts that a Reservation keeps after the plan."""
     capacity = each.reservation.capacity
     if capacity is None:
         return dict.fromkeys(each.reservation.nodes)
@@ -274,14 +274,14 @@ def _staying(index: PlanIndex, each: Occurrence, evicted: Collection[str]) -> Us
 
 
 def _in_the_way(
-    index: PlanIndex, gang: Admitted, each: Occurrence, kept: _Kept, staying: Use
+    index: PlanIndex, gang: Admitted, each: Occurrence, kept_amounts: _Kept, staying: Use
 ) -> bool:
     """Whether what a Reservation keeps does not fit if a gang stays that leaves for it."""
     if not _runs_beside(index, each, gang):
         return False
     held = _on_nodes([(gang.workload, gang.placement)])
-    for name in held.keys() & kept.keys():
-        whole, node = kept[name], index.nodes.get(name)
+    for name in held.keys() & kept_amounts.keys():
+        whole, node = kept_amounts[name], index.nodes.get(name)
         if whole is None or node is None or not node.in_service:
             return True
         others = index.snapshot.other_pods.get(name, Resources())
