@@ -36,7 +36,7 @@ def with_status(
         status["reason"] = state.reason
         if state.earliest is not None:
             status["earliest"] = format_time(state.earliest)
-    elif reservation.capacity is None:
+    if reservation.capacity is None:
         status["nodes"] = [{"name": name} for name in reservation.nodes]
     elif match.placed:
         status["nodes"] = [{"name": name, "pods": pods} for name, pods in match.placed]

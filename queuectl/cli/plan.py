@@ -91,7 +91,7 @@ def _tables(document: dict[str, Any]) -> Iterator[Table]:
 
 
 def _table_of_reservations(document: dict[str, Any]) -> Table:
-    """The nodes of each Reservation, or the reason why it has none."""
+    """The nodes of each Reservation, or the reason why it does not have all."""
     kept = Table("RESERVATION", "FROM", "UNTIL", title="Reservations", box=None)
     kept.add_column("NODES", overflow="fold", ratio=1)
     for each in document.get("reservations", ()):
@@ -99,7 +99,7 @@ def _table_of_reservations(document: dict[str, Any]) -> Table:
         reason = each.get("reason", "")
         if "earliest" in each:
             reason += f"; the earliest start with a placement is {each['earliest']}"
-        kept.add_row(each["name"], each["from"], each["until"], nodes or reason)
+        kept.add_row(each["name"], each["from"], each["until"], reason or nodes)
     return kept
 
 

@@ -6,7 +6,7 @@ A Reservation has one occurrence, or repeats by a rule of RFC 5545. Only its cur
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -198,7 +198,7 @@ class ReservationPhase(StrEnum):
 
     PENDING = "Pending"  # no plan has considered it yet
     PLANNED = "Planned"  # it has nodes, and has not begun
-    NOT_PLACEABLE = "NotPlaceable"  # it has no nodes; the reason is stated
+    NOT_PLACEABLE = "NotPlaceable"  # it has no nodes, or some of those that it names do not exist; the reason is stated
     ACTIVE = "Active"  # it has begun
     ENDED = "Ended"  # its last occurrence is over
 
@@ -209,8 +209,8 @@ class ReservationState:
 
     Attributes:
         begins, ends: of the occurrence, unix seconds.
-        nodes: node and pods on each; empty = no placement.
-        reason: why it has no placement; empty = it has one.
+        nodes: node and pods on each; empty = no placement, or it names its nodes.
+        reason: why it has no placement, or which of the nodes that it names do not exist; empty = it has all.
         earliest: unix seconds of the earliest start for which a placement is known; None = none is known.
     """
 
@@ -247,10 +247,10 @@ class Occurrence:
 
     def phase(self, state: ReservationState | None, now: float) -> ReservationPhase:
         """Its phase. ``state``: by the last plan of this occurrence."""
-        has_nodes = self.reservation.capacity is None or self.placed
-        if not has_nodes:
-            refused = state is not None and state.reason
-            return ReservationPhase.NOT_PLACEABLE if refused else ReservationPhase.PENDING
+        if state is not None and state.reason:
+            return ReservationPhase.NOT_PLACEABLE
+        if self.reservation.capacity is not None and not self.placed:
+            return ReservationPhase.PENDING
         return ReservationPhase.ACTIVE if self.active(now) else ReservationPhase.PLANNED
 
     def held_amounts(self) -> Iterator[tuple[str, Resources]]:
@@ -317,8 +317,3 @@ def next_turn(
 def states_of(placed: Iterable[Occurrence]) -> list[ReservationState]:
     """The placements of occurrences."""
     return [ReservationState(each.name, each.begins, each.ends, each.placed) for each in placed]
-
-
-def with_placement(occurrence: Occurrence, placed: tuple[tuple[str, int], ...]) -> Occurrence:
-    """The occurrence with a placement."""
-    return replace(occurrence, placed=placed)

@@ -29,6 +29,7 @@ BEGINS, ENDS = parse_time(FROM), parse_time(UNTIL)
 HOUR, WEEK = 3600.0, 7 * 86400.0
 PLACED = ReservationState("talk", BEGINS, ENDS, (("n0", 2),))
 REFUSED = ReservationState("talk", BEGINS, ENDS, (), "at most 1 of 2 pods fit", ENDS)
+GONE = ReservationState("talk", BEGINS, ENDS, (), "node n1 does not exist")
 NODES = [{"name": "n0", "pods": 2}]
 
 
@@ -58,6 +59,8 @@ MAINTENANCE = reservation(clusterQueue=None, capacity=None, nodes=["n1"])
         (reservation(recurrence="FREQ=WEEKLY"), (PLACED,), ENDS,
          {"phase": "Pending", "from": format_time(BEGINS + WEEK), "until": format_time(ENDS + WEEK)}),
         (MAINTENANCE, (), BEGINS - 1, {"phase": "Planned", "from": FROM, "until": UNTIL, "nodes": [{"name": "n1"}]}),
+        (MAINTENANCE, (GONE,), BEGINS, {"phase": "NotPlaceable", "from": FROM, "until": UNTIL, "reason": GONE.reason,
+                                        "nodes": [{"name": "n1"}]}),
         (MAINTENANCE, (), BEGINS, {"phase": "Active", "from": FROM, "until": UNTIL, "nodes": [{"name": "n1"}]}),
     ],
 )  # fmt: skip

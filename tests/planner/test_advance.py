@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from queuectl.domain.fleet import Node, NodeRules
 from queuectl.domain.plan import Plan
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.queues import QueueConfig, QueueingStrategy, ResourceFlavor
+from queuectl.domain.queues import Protection, QueueConfig, QueueingStrategy, ResourceFlavor
 from queuectl.domain.reasons import Code
 from queuectl.domain.reservations import (
     AdvanceReservation,
@@ -27,9 +28,11 @@ from queuectl.domain.reservations import (
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
+from queuectl.planner.cycle import advance
+from queuectl.planner.placement.feasible import Feasibility, place
 from queuectl.planner.verify import PlanRule, verify
 from queuectl.planner.verify.plan_index import PlanIndex
-from queuectl.planner.verify.starts import check_reserved
+from queuectl.planner.verify.starts import check_evicted, check_reserved
 from tests.planner.backfill_clock import Arrival, Clock, job
 from tests.planner.build import NOW, config, holding, node, placed, queue, world
 from tests.planner.plans import lease
@@ -209,6 +212,33 @@ def test_a_reservation_without_a_placement_has_a_reason_and_the_earliest_time(
     assert state.earliest == (NOW + earliest if earliest is not None else None)
 
 
+@pytest.mark.parametrize(("pods", "known", "most"), [(2, True, 13), (3, False, 3)])
+def test_the_earliest_time_takes_few_searches_although_many_gangs_end_later(
+    monkeypatch: pytest.MonkeyPatch, *, pods: int, known: bool, most: int
+) -> None:
+    """200 ends on one node; a pod of the Reservation has room on it after half of them, two pods after all. n1 never has room."""
+    nodes = [node(name, "r0", gpu=200) for name in ("n0", "n1")]
+    ends = [runs(job(f"g{number}", 1, None), "n0", ends=200.0 + number) for number in range(200)]
+    never = runs(job("never", 1, None, gpu=200), "n1")
+    each = _asking(reserved(pods).reservation, 100)
+    snapshot = world(
+        nodes, [], [*ends, never], *[replace(queue(), name=n) for n in ("main", "own")]
+    )
+    searches = 0
+
+    def counted(*given: Any) -> Feasibility:
+        nonlocal searches
+        searches += 1
+        return place(*given)
+
+    monkeypatch.setattr(advance, "place", counted)
+    (state,) = planned(
+        replace(snapshot, reservations=(Occurrence(each, each.begins, each.ends),))
+    ).reserved
+    assert state.earliest == (NOW + 399 if known else None)
+    assert searches <= most
+
+
 @pytest.mark.parametrize("rack", [None, *TopologyMode])
 def test_a_reservation_in_a_cluster_without_nodes_has_a_reason(rack: TopologyMode | None) -> None:
     made = planned(replace(world((), [], [], queue()), reservations=(reserved(2, rack=rack),)))
@@ -373,6 +403,190 @@ def test_gangs_are_evicted_if_the_reservation_asks_for_it(
         assert nodes_of(made)
 
 
+def running_on(uid: str, gpus: int, *nodes: str, priority: int = 0, ran: float = 100.0) -> Admitted:
+    """A gang with one pod on each of these nodes that started ``ran`` seconds ago."""
+    held = runs(job(uid, len(nodes), None, gpu=gpus, priority=priority), *nodes)
+    return replace(held, started_at=NOW - ran)
+
+
+def evicting(pods: int, gpus: int, **how: Any) -> Occurrence:
+    """A Reservation of pods with so many GPUs that evicts gangs and, unless ``starts`` is given, starts now."""
+    each = reserved(pods, **{"starts": 0, "evicts": True, **how})
+    return replace(each, reservation=_asking(each.reservation, gpus))
+
+
+def evicted_for(
+    *occurrences: Occurrence,
+    running: Sequence[Admitted],
+    nodes: int = 2,
+    protection: Protection | None = None,
+) -> list[str]:
+    """Gangs that the plan evicts in a cluster with ``nodes`` nodes with 8 GPUs each."""
+    made = planned(of_eight(*occurrences, running=running, nodes=nodes, protection=protection))
+    assert [each.reason for each in made.reserved] == [""] * len(made.reserved)
+    return sorted(eviction.uid for eviction in made.evicted)
+
+
+def of_eight(
+    *occurrences: Occurrence,
+    running: Sequence[Admitted],
+    nodes: int = 2,
+    protection: Protection | None = None,
+) -> Snapshot:
+    main = replace(queue(), name="main", protection=protection or Protection())
+    made = [node(f"n{number}", "r0", gpu=8) for number in range(nodes)]
+    snapshot = world(made, [], running, main, replace(queue(), name="own"))
+    return replace(snapshot, reservations=occurrences)
+
+
+@pytest.mark.parametrize(
+    ("gangs", "evicted"),
+    [
+        pytest.param([("small", 1, 0, 10), ("big", 6, 1, 100)], ["big"], id="small is not enough"),
+        pytest.param([("small", 1, 0, 10), ("big", 6, 0, 100)], ["big"], id="of one priority"),
+        pytest.param([("low", 4, 0, 100), ("high", 4, 1, 10)], ["low"], id="the lower priority"),
+        pytest.param([("new", 4, 0, 10), ("old", 4, 0, 100)], ["new"], id="the newer one"),
+        pytest.param([("a", 2, 0, 10), ("b", 2, 1, 10), ("c", 4, 2, 10)], ["a", "b"], id="both"),
+        pytest.param([("a", 8, 0, 10)], ["a"], id="all"),
+        pytest.param([("cpu", 0, 0, 10), ("gpus", 8, 1, 10)], ["gpus"], id="without its resource"),
+    ],
+)
+@pytest.mark.parametrize("placed", [(), (("n0", 1),)], ids=["not placed yet", "on its nodes"])
+def test_a_reservation_evicts_no_gang_without_which_its_nodes_have_room(
+    gangs: list[tuple[str, int, int, float]], evicted: list[str], placed: tuple[tuple[str, int]]
+) -> None:
+    running = [
+        running_on(uid, gpus, "n0", priority=priority, ran=ran)
+        for uid, gpus, priority, ran in gangs
+    ]
+    assert evicted_for(evicting(1, 4, placed=placed), running=running, nodes=1) == evicted
+
+
+def test_a_gang_on_two_nodes_of_a_reservation_counts_on_both() -> None:
+    """``wide`` must leave n1, which it fills, so ``low`` can stay on n0."""
+    running = [running_on("low", 4, "n0"), running_on("wide", 4, "n0", "n1", priority=9)]
+    running.append(replace(running_on("stays", 4, "n1"), evictable=False))
+    placed = (("n0", 1), ("n1", 1))
+    assert evicted_for(evicting(2, 4, placed=placed), running=running) == ["wide"]
+
+
+@pytest.mark.parametrize("lower", ["n0", "n1"])
+@pytest.mark.parametrize("starts", [0, 600], ids=["placed when it starts", "placed before"])
+def test_a_reservation_is_placed_over_the_gangs_of_the_lowest_priority(
+    lower: str, starts: float
+) -> None:
+    (other,) = {"n0", "n1"} - {lower}
+    running = [running_on("high", 8, other, priority=100), running_on("low", 8, lower)]
+    each = evicting(1, 4, starts=starts)
+    made = planned(of_eight(each, running=running))
+    assert nodes_of(made) == {lower: 1}
+    later = replace(each, begins=NOW, placed=made.reserved[0].nodes)
+    assert evicted_for(later, running=running) == ["low"]
+
+
+def test_a_reservation_uses_free_nodes_before_it_evicts_gangs() -> None:
+    """One gang is enough, whichever nodes come first."""
+    for free in ("n0", "n1", "n2"):
+        held = {"n0", "n1", "n2"} - {free}
+        running = [running_on(f"on-{name}", 8, name) for name in sorted(held)]
+        assert len(evicted_for(evicting(2, 8), running=running, nodes=3)) == 1
+
+
+def test_a_gang_that_must_leave_anyway_spares_the_others() -> None:
+    """Without ``wide``, three nodes are one too few. With it, two of its nodes and the free one are enough."""
+    running = [
+        running_on("narrow", 8, "n1", ran=10),
+        running_on("wide", 8, "n2", "n3", ran=20),
+    ]
+    for free in ("n0", "n4"):
+        filled = {"n0", "n4"} - {free}
+        fixed = [replace(running_on("stays", 8, *filled), evictable=False)]
+        assert evicted_for(evicting(3, 8), running=[*running, *fixed], nodes=5) == ["wide"]
+
+
+def test_reservations_that_start_together_evict_no_gang_that_one_of_them_spares_the_other() -> None:
+    """``wide`` must leave n1, so ``low`` can stay on n0, although it is the first to leave there."""
+    running = [running_on("low", 4, "n0"), running_on("wide", 4, "n0", "n1", priority=9)]
+    running.append(replace(running_on("stays", 4, "n1"), evictable=False))
+    pair = [evicting(1, 4, name=f"on-{name}", placed=((name, 1),)) for name in ("n0", "n1")]
+    assert evicted_for(*pair, running=running) == ["wide"]
+
+
+def test_the_verifier_finds_a_gang_that_is_evicted_for_no_reservation() -> None:
+    running = [running_on("low", 4, "n0"), running_on("high", 4, "n0", priority=9)]
+    snapshot = of_eight(evicting(1, 4, placed=(("n0", 1),)), running=running)
+    made = planned(snapshot)
+    (low,) = made.evicted
+    both = replace(made, evicted=(low, replace(low, uid="high")))
+    assert [(one.rule, one.subject) for one in verify(snapshot, both)] == [
+        (PlanRule.RESERVATION, "high"),
+        (PlanRule.RESERVATION, "low"),
+    ]
+    later = evicting(1, 4, starts=60, placed=(("n0", 1),))
+    early = replace(snapshot, reservations=(later,))
+    assert [one.subject for one in check_evicted(PlanIndex(early, made))] == ["low"]
+    stays = replace(running[0], evictable=False)
+    fixed = replace(snapshot, admitted=(stays, running[1]))
+    assert [one.subject for one in check_evicted(PlanIndex(fixed, made))] == ["low"]
+
+
+@pytest.mark.parametrize("starts", [0.0, 60.0, 7 * 86_400.0])
+@pytest.mark.parametrize("priority", [0, 9])
+def test_a_reservation_that_evicts_moves_to_nodes_that_become_free(
+    starts: float, priority: int
+) -> None:
+    """Its evictions are due 60 s before it starts. One that has begun stays."""
+    busy = running_on("busy", 8, "n0", priority=priority)
+    each = evicting(1, 8, starts=starts, placed=(("n0", 1),))
+    made = planned(with_notice(of_eight(each, running=[busy]), 60.0))
+    begun = starts == 0
+    assert nodes_of(made) == {"n0" if begun else "n1": 1}
+    assert [eviction.uid for eviction in made.evicted] == (["busy"] if begun else [])
+
+
+@pytest.mark.parametrize(("starts", "node"), [(60.0, "n1"), (61.0, "n0")])
+def test_a_reservation_is_placed_once_more_when_its_evictions_are_due(
+    starts: float, node: str
+) -> None:
+    """Until then it stays where it is, because the gangs there can end."""
+    running = [running_on("high", 8, "n0", priority=9), running_on("low", 8, "n1")]
+    each = evicting(1, 8, starts=starts, placed=(("n0", 1),))
+    snapshot = with_notice(of_eight(each, running=running), 60.0)
+    made = planned(snapshot)
+    assert nodes_of(made) == {node: 1}
+    assert [eviction.uid for eviction in made.evicted] == (["low"] if node == "n1" else [])
+
+
+@pytest.mark.parametrize("freed", [False, True], ids=["its victim leaves", "it has left"])
+def test_a_reservation_evicts_no_further_gangs_while_its_victims_leave(*, freed: bool) -> None:
+    """Not even gangs of a lower priority that started in the meantime."""
+    high, low = running_on("high", 8, "n0", priority=9), running_on("low", 8, "n1")
+    each = evicting(1, 8, starts=30, placed=(("n0", 1),))
+    running = [low] if freed else [replace(high, leaving=True), low]
+    made = planned(with_notice(of_eight(each, running=running), 60.0))
+    assert (nodes_of(made), made.evicted) == ({"n0": 1}, ())
+
+
+def with_notice(snapshot: Snapshot, seconds: float) -> Snapshot:
+    """The snapshot with this ``evictionGrace``."""
+    rules = replace(snapshot.config.rules, eviction_grace=seconds)
+    return replace(snapshot, config=replace(snapshot.config, rules=rules))
+
+
+def test_a_reservation_evicts_protected_gangs_after_all_others() -> None:
+    """It is an instruction of an administrator, so protections only decide the order."""
+    young, old = running_on("young", 8, "n0", ran=10), running_on("old", 8, "n1", priority=9)
+    keeps = running_on("keeps", 8, "n0", ran=500)
+    keeps = replace(keeps, workload=replace(keeps.workload, preemptible=False))
+    protection = Protection(min_runtime=50.0)
+    for protected in (young, keeps):
+        uid, both = protected.workload.uid, [protected, old]
+        one = evicted_for(evicting(1, 8), running=both, protection=protection)
+        assert one == ["old"]
+        two = evicted_for(evicting(2, 8), running=both, protection=protection)
+        assert two == sorted([uid, "old"])
+
+
 def test_gangs_of_its_queue_are_never_evicted_for_it() -> None:
     busy = runs(of_own(job("busy", 1, None, gpu=2)), "n0")
     made = planned(cluster(reserved(4, starts=0, evicts=True), pending=[], running=[busy]))
@@ -404,9 +618,8 @@ def test_a_reservation_that_evicts_takes_no_nodes_on_which_a_gang_has_a_lease() 
 def test_a_notice_is_given_before_the_start() -> None:
     busy = runs(job("busy", 1, None, gpu=2), "n0")
     snapshot = cluster(reserved(4, starts=60, evicts=True), pending=[], running=[busy])
-    rules = replace(snapshot.config.rules, eviction_grace=60.0)
-    snapshot = replace(snapshot, config=replace(snapshot.config, rules=rules))
-    assert [eviction.uid for eviction in planned(snapshot).evicted] == ["busy"]
+    made = planned(with_notice(snapshot, 60.0))
+    assert [eviction.uid for eviction in made.evicted] == ["busy"]
 
 
 @pytest.mark.parametrize(
@@ -428,6 +641,24 @@ def test_a_planned_start_is_alongside_reservations(seconds: float | None, at: fl
         )
     )
     assert [p.start.at - NOW for p in made.planned] == [at]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        (("n0", "gone"), "node gone does not exist"),
+        (("typo", "gone"), "nodes typo, gone do not exist"),
+        (("n0", "n1"), None),
+    ],
+)
+def test_a_reservation_names_its_nodes_that_do_not_exist(
+    nodes: tuple[str, ...], reason: str | None
+) -> None:
+    """The others are kept nevertheless."""
+    each = reserved(nodes=nodes, starts=0, evicts=True)
+    made = planned(cluster(each, pending=[], running=[runs(job("busy", 1, None, gpu=2), "n0")]))
+    assert [state.reason for state in made.reserved] == ([] if reason is None else [reason])
+    assert [eviction.uid for eviction in made.evicted] == (["busy"] if "n0" in nodes else [])
 
 
 def test_the_verifier_finds_a_gang_on_kept_capacity() -> None:

@@ -143,6 +143,7 @@ def _of_pods(count: int) -> dict[str, Any]:
         (_of_pods(2), "r1-a, r1-b"),
         (_of_pods(5), "no placement exists, even if all nodes were empty"),
         ({"nodes": ["r2-a", "r2-b"]}, "r2-a, r2-b"),
+        ({"nodes": ["r2-a", "typo"]}, "node typo does not exist"),
     ],
 )
 def test_the_table_has_the_nodes_of_a_reservation_or_the_reason_for_none(

@@ -85,7 +85,7 @@ def _uneven(plan: Plan, by_uid: Mapping[str, Workload]) -> list[str]:
 
 
 def _reservations(plan: Plan, snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Each Reservation: its current or next occurrence, and its nodes or the reason why it has none."""
+    """Each Reservation: its current or next occurrence, its nodes, and the reason why it does not have all."""
     known = {state.name: state for state in plan.reserved}
     shown = []
     for each in snapshot.reservations:
@@ -95,12 +95,15 @@ def _reservations(plan: Plan, snapshot: Snapshot) -> list[dict[str, Any]]:
             "until": format_time(each.ends),
         }
         state = known.get(each.name)
+        named = dict.fromkeys(each.reservation.nodes)
         if state is None:
-            shown.append({**times, "nodes": dict.fromkeys(each.reservation.nodes)})
+            shown.append({**times, "nodes": named})
             continue
-        nodes = {"nodes": dict(state.nodes)} if state.nodes else {"reason": state.reason}
+        nodes = named or dict(state.nodes)
+        found = {"nodes": nodes} if nodes else {}
+        why = {"reason": state.reason} if state.reason else {}
         later = {} if state.earliest is None else {"earliest": format_time(state.earliest)}
-        shown.append({**times, **nodes, **later})
+        shown.append({**times, **found, **why, **later})
     return shown
 
 

@@ -7,7 +7,6 @@ have it moved within its topology level. Two Reservations that last at one time 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,10 +21,9 @@ from queuectl.domain.reservations import (
     ReservationState,
     ReservedCapacity,
     no_amount,
-    with_placement,
 )
 from queuectl.domain.snapshot import Admitted, Pending
-from queuectl.domain.words import counted, format_time
+from queuectl.domain.words import counted, format_time, some
 from queuectl.domain.workload import (
     Duration,
     Placement,
@@ -35,10 +33,11 @@ from queuectl.domain.workload import (
     Workload,
 )
 from queuectl.planner.backfill.earliest_start import keeping_levels
-from queuectl.planner.backfill.timeline import Timeline
+from queuectl.planner.backfill.timeline import Timeline, first_fit
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     TentativeAdmission,
+    add_at,
     fits,
     node_counts_of,
     placement_of,
@@ -47,14 +46,12 @@ from queuectl.planner.capacity.node_counts import (
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import Feasibility, place
 from queuectl.planner.preempt.candidates import by_priority
+from queuectl.planner.preempt.protections import protected_until
 from queuectl.planner.problem.fleet import Ints, Mask
 from queuectl.planner.problem.limit_rows import (
-    beside,
-    end_of,
-    fixed,
+    begun,
     reservation_of_row,
     rows_beside,
-    stays,
 )
 from queuectl.planner.problem.problem import Problem, caps
 from queuectl.planner.problem.request import GangRequest, request_of
@@ -81,7 +78,7 @@ class Advance:
     evicted: list[Eviction] = field(default_factory=list)
 
     def states(self) -> tuple[ReservationState, ...]:
-        """The placement of each Reservation of capacity, or the reason why it has none."""
+        """The placement of each Reservation of capacity, or the reason why it has none, also of one whose nodes do not exist."""
         known = dict(self.settled)
         for each, admission in self.placed:
             known[each.name] = _state(each, self._nodes(admission.request, admission.node_counts))
@@ -91,18 +88,25 @@ class Advance:
     # Placement.
 
     def keep(self, each: Occurrence) -> None:
-        """Keep the capacity of one Reservation."""
+        """Keep the capacity of one Reservation. Nodes that it names are kept already, if they exist."""
         snapshot = self.problem.snapshot
         if each.reservation.capacity is None:
+            gone = [n for n in each.reservation.nodes if n not in snapshot.fleet.by_name]
+            if gone:
+                does = "node {} does" if len(gone) == 1 else "nodes {} do"
+                reason = f"{does.format(some(gone))} not exist"
+                self.settled[each.name] = _state(each, reason=reason)
             return
-        if stays(each, snapshot):
+        if begun(each, snapshot):
             self.settled[each.name] = _state(each, each.placed)
             return
         if not self.problem.size:
             self.settled[each.name] = _state(each, reason="the cluster has no nodes")
             return
         request = self._request(each)
-        decision = self._decide(each, request)
+        placement = Placement((PodSetPlacement(_PODS, each.placed),))
+        last = node_counts_of(self.problem, request, placement) if each.placed else None
+        decision = self._decide(request, self.state.free(), last)
         if decision.status is Status.SOLVED:
             together = any(
                 other.overlaps(each) for other in snapshot.reservations if other.name != each.name
@@ -114,37 +118,49 @@ class Advance:
             )
             self.state.admit(held)
             self.placed.append((each, held))
-        elif not (each.reservation.evicts and self._over_running(each, request)):
+        elif not (each.reservation.evicts and self._over_running(each, request, last)):
             self.settled[each.name] = self._nowhere(each, request, decision.status)
 
-    def _decide(self, each: Occurrence, request: GangRequest) -> Feasibility:
-        """The placement of the last plan, or else another one."""
-        last = Placement((PodSetPlacement(_PODS, each.placed),))
-        before = node_counts_of(self.problem, request, last) if each.placed else None
-        if before is not None and fits(self.state.free(), request.pods, before):
+    def _decide(self, request: GangRequest, free: Ints, before: NodeCounts | None) -> Feasibility:
+        """The placement that it has, or else another one."""
+        if before is not None and fits(free, request.pods, before):
             return Feasibility(Status.SOLVED, before)
-        return place(request, self.state.free(), self.solver)
+        return place(request, free, self.solver)
 
-    def _over_running(self, each: Occurrence, request: GangRequest) -> bool:
+    def _over_running(
+        self, each: Occurrence, request: GangRequest, last: NodeCounts | None
+    ) -> bool:
         """Keep capacity that gangs use which are evicted when the Reservation starts; whether there is enough.
 
-        Not on nodes on which a gang alongside it has a lease: it could not start there, and its victims would leave for nothing.
+        All of them would be enough; then each stays, the last to leave first, without which the rest still is. Before evictions are due, the
+        last placement is kept instead, because the gangs there can end. No gang leaves a node on which one alongside the Reservation has a
+        lease: that one could not start there, and its victims would leave for nothing.
         """
-        free, rows = self.state.free().copy(), self._rows(each)
+        rows = self._rows(each)
         leased = np.zeros(self.problem.size, dtype=np.bool_)
         for held in self.state.held.values():
             for nodes, amounts in use_of_counts(held.request.pods, held.node_counts):
                 leased[nodes] |= amounts[rows].any(axis=0)
-        for gang in self._running_beside(each):
+        free = np.where(leased, self.state.free(), self.state.later.free)
+        freed = []
+        for gang in self._victims(~leased):
             nodes, amounts = self.problem.use_of(gang)
-            amounts = np.where(leased[nodes], 0, amounts[rows])
-            np.add.at(free, np.ix_(rows, nodes), amounts)
-        made = place(request, free, self.solver)
-        if made.status is not Status.SOLVED:
+            freed.append((nodes, np.where(leased[nodes], 0, amounts)))
+            add_at(free, *freed[-1])
+        decision = self._decide(request, free, last)
+        if decision.status is not Status.SOLVED:
             return False
-        for nodes, amounts in use_of_counts(request.pods, made.node_counts):
+        stays = decision.node_counts is last and not self._evicts(each)
+        for nodes, amounts in () if stays else reversed(freed):
+            add_at(free, nodes, -amounts)
+            fewer = self._decide(request, free, decision.node_counts)
+            if fewer.status is Status.SOLVED:
+                decision = fewer
+            else:
+                add_at(free, nodes, amounts)
+        for nodes, amounts in use_of_counts(request.pods, decision.node_counts):
             self.state.withhold(nodes, amounts)
-        self.settled[each.name] = _state(each, self._nodes(request, made.node_counts))
+        self.settled[each.name] = _state(each, self._nodes(request, decision.node_counts))
         return True
 
     def _nowhere(self, each: Occurrence, request: GangRequest, status: Status) -> ReservationState:
@@ -177,13 +193,17 @@ class Advance:
         return f"no placement exists, even if all nodes were empty{others}"
 
     def _earliest(self, each: Occurrence, request: GangRequest) -> float | None:
+        """The first time after its start at which it fits. Free capacity only grows, so it also fits later."""
         timeline = Timeline(self.state)
-        for at in timeline.times():
-            if at > each.begins:
-                found = place(request, timeline.free(at), self.solver)
-                if found.status is Status.SOLVED:
-                    return at
-        return None
+        times = [at for at in timeline.times() if at > each.begins]
+
+        def fits_at(at: float) -> float | None:
+            found = place(request, timeline.free(at), self.solver)
+            return at if found.status is Status.SOLVED else None
+
+        if not times or fits_at(times[-1]) is None:  # the usual case
+            return None
+        return first_fit(times, fits_at)
 
     def _request(self, each: Occurrence) -> GangRequest:
         """Its request of the nodes."""
@@ -231,39 +251,52 @@ class Advance:
 
     # Evictions.
 
-    def evict(self, each: Occurrence) -> None:
-        """Evict the gangs that hold what is kept for a Reservation that starts now."""
+    def evict(self) -> None:
+        """Evict the gangs that hold what is kept for Reservations that start now; none without which all of it is free."""
+        index, free = self.problem.index, self.state.later.free.copy()
+        kept_rows = np.zeros(free.shape, dtype=np.bool_)
+        starting = {
+            each.name: each for each in self.problem.snapshot.reservations if self._evicts(each)
+        }
+        for each in starting.values():
+            state = self.settled.get(each.name)
+            names = each.reservation.nodes or dict(state.nodes if state is not None else ())
+            at = [index.position[name] for name in names if name in index.position]
+            kept_rows[np.ix_(self._rows(each), np.array(at, dtype=np.int64))] = True
+        held = []
+        for gang in self._victims(np.logical_or.reduce(kept_rows)):
+            nodes, amounts = self.problem.use_of(gang)
+            held.append((gang, nodes, np.where(kept_rows[:, nodes], amounts, 0)))
+            add_at(free, *held[-1][1:])
+        for gang, nodes, amounts in reversed(held):
+            add_at(free, nodes, -amounts)
+            short = np.argwhere((amounts > 0) & (free[:, nodes] < 0))
+            if len(short):
+                add_at(free, nodes, amounts)
+                self.state.evict(gang)
+                each = starting[reservation_of_row(index.resources[short[0, 0]]) or ""]
+                keeps = f"keeps node {index.nodes[nodes[short[0, 1]]].name} until {format_time(each.ends)}"
+                text = f"evicted for Reservation {each.name}, which {keeps}"
+                self.evicted.append(Eviction(gang.workload.uid, Code.RESERVATION_STARTS, text))
+
+    def _evicts(self, each: Occurrence) -> bool:
+        """Whether gangs are evicted for it now."""
         snapshot = self.problem.snapshot
         notice = snapshot.config.rules.eviction_grace
-        if not each.reservation.evicts or snapshot.now < each.begins - notice:
-            return
-        state = self.settled.get(each.name)
-        kept = with_placement(each, state.nodes) if state is not None else each
-        rows = self._rows(each)
-        for name, _ in fixed(kept, snapshot) or kept.held_amounts():
-            at = self.problem.index.position.get(name)
-            if at is not None:
-                self._evict_from(each, name, at, rows)
+        return each.reservation.evicts and snapshot.now >= each.begins - notice
 
-    def _evict_from(self, each: Occurrence, name: str, at: int, rows: Ints) -> None:
-        running = self._running_beside(each)
-        gangs = (gang for gang in running if at in self.problem.use_of(gang)[0])
-        for gang in sorted(gangs, key=by_priority):
-            if (self.state.later.free[rows, at] >= 0).all():
-                return
-            self.state.evict(gang)
-            until = format_time(each.ends)
-            text = f"evicted for Reservation {each.name}, which keeps node {name} until {until}"
-            self.evicted.append(Eviction(gang.workload.uid, Code.RESERVATION_STARTS, text))
-
-    def _running_beside(self, each: Occurrence) -> Iterator[Admitted]:
-        """Gangs that run, that can be evicted, and that the Reservation does not admit."""
+    def _victims(self, on: Mask) -> list[Admitted]:
+        """Gangs that can be evicted and that run on some of these nodes, the first to leave first: protected ones are last."""
         snapshot = self.problem.snapshot
-        for gang in self.state.evictable():
-            if not gang.evictable or gang.lost:
-                continue
-            if each in beside(snapshot, gang.workload, end_of(snapshot, gang)):
-                yield gang
+
+        def order(gang: Admitted) -> tuple[bool, tuple[int, float, str]]:
+            queue = snapshot.queue_of(gang.workload)
+            until = protected_until(gang, queue, snapshot.now) if queue is not None else None
+            return until is not None, by_priority(gang)
+
+        gangs = (each for each in self.state.evictable() if each.evictable and not each.lost)
+        here = (gang for gang in gangs if on[self.problem.use_of(gang)[0]].any())
+        return sorted(here, key=order)
 
     def _rows(self, each: Occurrence) -> Ints:
         index = self.problem.index
@@ -278,8 +311,7 @@ def reserve_in_advance(problem: Problem, state: CycleState, solver: Solver) -> A
     advance = Advance(problem, state, solver)
     for each in problem.snapshot.reservations:
         advance.keep(each)
-    for each in problem.snapshot.reservations:
-        advance.evict(each)
+    advance.evict()
     return advance
 
 

@@ -442,13 +442,12 @@ def fixed(occurrence: Occurrence, snapshot: Snapshot) -> Iterable[tuple[str, Res
     if reservation.capacity is None:
         nodes: Mapping[str, Node] = snapshot.fleet.by_name
         return [(name, nodes[name].allocatable) for name in reservation.nodes if name in nodes]
-    return list(occurrence.held_amounts()) if stays(occurrence, snapshot) else ()
+    return list(occurrence.held_amounts()) if begun(occurrence, snapshot) else ()
 
 
-def stays(occurrence: Occurrence, snapshot: Snapshot) -> bool:
-    """Whether its placement no longer changes: it has begun, or gangs are evicted for it from these nodes."""
-    begun = occurrence.active(snapshot.now)
-    return bool(occurrence.placed) and (begun or occurrence.reservation.evicts)
+def begun(occurrence: Occurrence, snapshot: Snapshot) -> bool:
+    """Whether its placement no longer changes, because it has begun."""
+    return bool(occurrence.placed) and occurrence.active(snapshot.now)
 
 
 def asking_beside(workload: Workload, among: Collection[Occurrence]) -> Workload:

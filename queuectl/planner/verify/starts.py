@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 from queuectl.domain.plan import Admission, Plan, Refusal, ScheduledGang
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue, domain_of
+from queuectl.domain.reasons import Code
 from queuectl.domain.reservations import AdvanceReservation, Occurrence
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, TopologyMode, Workload
@@ -236,6 +237,62 @@ def check_reserved(index: PlanIndex) -> Iterator[PlanViolation]:
         yield from _starts(index, each, kept)
 
 
+def check_evicted(index: PlanIndex) -> Iterator[PlanViolation]:
+    """The gangs that leave for Reservations: without any of them, a node lacks something that a Reservation keeps there."""
+    evicted = {e.uid for e in index.plan.evicted if e.code is Code.RESERVATION_STARTS}
+    notice = index.snapshot.config.rules.eviction_grace
+    due = [
+        (each, _kept(index, each), _staying(index, each, evicted))
+        for each in (index.snapshot.reservations if evicted else ())
+        if each.reservation.evicts and each.begins - notice <= index.snapshot.now
+    ]
+    for uid in sorted(evicted & index.running.keys()):
+        gang = index.running[uid]
+        if not gang.evictable or gang.leaving:
+            yield PlanViolation(PlanRule.RESERVATION, uid, "cannot be evicted")
+        elif not any(_in_the_way(index, gang, *one) for one in due):
+            text = "is evicted, and no Reservation that starts needs what it holds"
+            yield PlanViolation(PlanRule.RESERVATION, uid, text)
+
+
+def _kept(index: PlanIndex, each: Occurrence) -> _Kept:
+    """The amounts that a Reservation keeps after the plan."""
+    capacity = each.reservation.capacity
+    if capacity is None:
+        return dict.fromkeys(each.reservation.nodes)
+    states = (state for state in index.plan.reserved if state.name == each.name)
+    return {name: capacity.requests * pods for state in states for name, pods in state.nodes}
+
+
+def _staying(index: PlanIndex, each: Occurrence, evicted: Collection[str]) -> Use:
+    """Use of the nodes by gangs alongside a Reservation that do not leave for one."""
+    return _on_nodes(
+        (gang.workload, gang.placement)
+        for uid, gang in index.running.items()
+        if uid not in evicted and not gang.leaving and _runs_beside(index, each, gang)
+    )
+
+
+def _in_the_way(
+    index: PlanIndex, gang: Admitted, each: Occurrence, kept_amounts: _Kept, staying: Use
+) -> bool:
+    """Whether what a Reservation keeps does not fit if a gang stays that leaves for it."""
+    if not _runs_beside(index, each, gang):
+        return False
+    held = _on_nodes([(gang.workload, gang.placement)])
+    for name in held.keys() & kept_amounts.keys():
+        whole, node = kept_amounts[name], index.nodes.get(name)
+        if whole is None or node is None or not node.in_service:
+            return True
+        others = index.snapshot.other_pods.get(name, Resources())
+        used = staying.get(name, {})
+        for resource in set(whole) & set(held[name]) - {"pods"}:
+            free = node.allocatable[resource] - others[resource] - used.get(resource, 0)
+            if 0 < held[name][resource] > free - whole[resource]:
+                return True
+    return False
+
+
 def _placement(
     index: PlanIndex, each: Occurrence, nodes: dict[str, int]
 ) -> Iterator[PlanViolation]:
@@ -395,5 +452,6 @@ def _end(index: PlanIndex, gang: Admitted) -> float:
 CHECKS: Final = (
     check_planned,
     check_reserved,
+    check_evicted,
 )
 """The checks of this module that need only the plan."""
