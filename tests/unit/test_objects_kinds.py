@@ -859,6 +859,33 @@ def test_a_job_that_started_with_fewer_pods_expects_those_that_have_not_ended(
     assert record.pods_at_once[record.podsets[0].name] == left
 
 
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"completions": 12}, "spec.completions is 12 and spec.parallelism is 8"),
+        ({"parallelism": 12}, "spec.completions is 8 and spec.parallelism is 12"),
+        ({"completionMode": "NonIndexed"}, "spec.completionMode must be Indexed"),
+        ({"completionMode": None}, "spec.completionMode must be Indexed"),
+    ],
+)
+def test_only_completions_that_equal_the_parallelism_of_an_indexed_job_can_follow_it(
+    spec: dict[str, Any], text: str
+) -> None:
+    body = shrinkable(**FOLLOWS)
+    body["spec"] |= spec
+    record = read(body)
+    assert record.error is not None
+    assert text in record.error
+    body["metadata"]["annotations"] |= dict.fromkeys(FOLLOWS, "false")
+    assert read(body).error is None
+
+
+def test_whether_completions_follow_the_parallelism_is_true_or_false() -> None:
+    error = read(shrinkable(**dict.fromkeys(FOLLOWS, "yes"))).error
+    assert error is not None
+    assert "'yes' is neither" in error
+
+
 def test_a_job_started_with_fewer_pods_still_asks_for_all_and_expects_these() -> None:
     body = shrinkable()
     record = read(body)
