@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from queuectl.domain.gates import INVALID
 from queuectl.domain.jobs import JobRecord
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.errors import Address
@@ -400,6 +401,27 @@ def test_a_gate_has_a_name_that_kueue_accepts_or_one_without_a_domain(gate: str)
     body = job()
     body["metadata"]["annotations"] = {"queuectl.dev/admission-gated-by": gate}
     assert (read(body).gates, read(body).error) == ((gate,), None)
+
+
+@pytest.mark.parametrize(
+    ("key", "listed", "gates"),
+    [
+        ("admission-gated-by", "a.com/x,no name", (INVALID,)),
+        ("admission-gated-by", ",".join(f"gate-{number}" for number in range(101)), (INVALID,)),
+        ("after", "Job/prep:done", (INVALID,)),
+        ("after", "Job/a,Job/prep:done", ("after Job/a:ok", INVALID)),
+        ("after", "Job/prep" + ",Job/prep" * 100, (INVALID,)),
+    ],
+    ids=["name", "101 names", "end", "one of two", "101 jobs"],
+)
+def test_an_invalid_list_of_gates_holds_the_job(
+    key: str, listed: str, gates: tuple[str, ...]
+) -> None:
+    body = job()
+    body["metadata"]["annotations"] = {f"queuectl.dev/{key}": listed}
+    record = read(body)
+    assert record.gates == gates
+    assert record.error is not None
 
 
 def test_gates_under_both_keys_that_differ_are_a_mistake_and_hold_it_all() -> None:
