@@ -241,9 +241,7 @@ def _check_mode(spec: JobSpec, completions: int | None) -> None:
         )
 
 
-def _completions_follow(
-    spec: JobSpec, annotations: Mapping[str, str] | None, kueue: bool
-) -> bool:
+def _completions_follow(spec: JobSpec, annotations: Mapping[str, str] | None, kueue: bool) -> bool:
     """Whether completions change with parallelism. After a start with fewer pods, both are still equal.
 
     Raises:

@@ -91,7 +91,8 @@ class JobSet(DescribedKind):
         return bool(field(entry.content, "replicas") in (None, 1))
 
     def check_growth(self, document: Any, entry: PodSetPlace, base: int) -> None:
-        if field(entry.content, _MODE) not in (None, "Indexed"):  # the operator's default is Indexed
+        # The default of the operator is Indexed.
+        if field(entry.content, _MODE) not in (None, "Indexed"):
             raise RequestError(f"{KEY}: {entry.path}.{_MODE} must be Indexed", unsupported=True)
         parallelism, completions = (field(entry.content, path) for path in _AT_ONCE)
         parallelism = 1 if parallelism is None else parallelism
