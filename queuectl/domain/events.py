@@ -213,7 +213,7 @@ class PodsDone:
 
 @dataclass(frozen=True, slots=True)
 class GatesChanged:
-    """Gates as the object lists them now; those that it did not have when it was submitted do not count.
+    """Gates as the object lists them now; those that it did not have when it was submitted count only after an invalid list.
 
     Attributes:
         statuses: of the jobs that it depends on, by gate.

@@ -41,6 +41,9 @@ class Ends(StrEnum):
     FAILED = "failed"
 
 
+INVALID: Final = "invalid list of gates"
+"""Holds a job while an entry of its lists is invalid. No admission gate has this name, because it has spaces."""
+
 _VERBS: Final = {Ends.OK: "succeeds", Ends.ANY: "ends", Ends.FAILED: "fails"}
 
 
@@ -168,7 +171,7 @@ class Dependency:
 def admission_gates(gates: tuple[str, ...]) -> list[str]:
     """The gates that other controllers remove."""
     known = parsed(gates)
-    return [gate for gate in gates if gate not in known]
+    return [gate for gate in gates if gate not in known and gate != INVALID]
 
 
 def dependencies(gates: tuple[str, ...]) -> list[Dependency]:
@@ -199,6 +202,16 @@ def same_gates(gates: Iterable[str], compared: Iterable[str]) -> tuple[str, ...]
     return tuple(gate for gate in gates if _key(gate) in known)
 
 
+def still_listed(held: tuple[str, ...], listed: tuple[str, ...]) -> tuple[str, ...]:
+    """The gates that hold a gang, of those that held it before and those that its job lists now.
+
+    A gate that the gang did not have does not count, unless the list was invalid before. An invalid list removes no gate.
+    """
+    if INVALID in listed:
+        return held
+    return listed if INVALID in held else same_gates(held, listed)
+
+
 def distinct_gates(gates: Iterable[str]) -> tuple[str, ...]:
     """The first of those that are equal: kinds are, without regard to case."""
     first: dict[str, str] = {}
@@ -226,6 +239,8 @@ def held_by(
         statuses: by gate, as far as they are known.
         error: why the gang cannot start without its gates either.
     """
+    if INVALID in gates:
+        return Reason(Code.MISCONFIGURED, error or "held until its lists of gates are valid")
     names, jobs, known = admission_gates(gates), parsed(gates), statuses or {}
     states = {gate: known.get(gate, _UNFINISHED) for gate in jobs}
     never = {gate for gate in jobs if jobs[gate].never_satisfied(states[gate].status)}

@@ -54,7 +54,7 @@ from queuectl.domain.events import (
     Submitted,
     WriteAccepted,
 )
-from queuectl.domain.gates import held_by, remaining, same_gates
+from queuectl.domain.gates import held_by, remaining, still_listed
 from queuectl.domain.jobs import JobOutcome
 from queuectl.domain.ledger import REFUSED_WRITE, Entry, EntryChange, Intent, Note, State
 from queuectl.domain.plan import SLIPS, SlipCause
@@ -481,7 +481,7 @@ def _done(entry: Entry, event: PodsDone, now: float) -> EntryChange | None:
 
 
 def _gated(entry: Entry, event: GatesChanged, now: float) -> EntryChange | None:
-    listed = same_gates(entry.gates, event.gates)
+    listed = still_listed(entry.gates, event.gates)
     gates = remaining(listed, event.statuses)
     if entry.state is not State.HELD or entry.parked is not None:
         same = gates == entry.gates

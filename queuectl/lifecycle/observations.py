@@ -20,7 +20,7 @@ from queuectl.domain.events import (
     PriorityOver,
     Submitted,
 )
-from queuectl.domain.gates import Standing
+from queuectl.domain.gates import Standing, still_listed
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.jobs import JobRecord, PodRecord, PriorAdmission
 from queuectl.domain.ledger import Entry, EntryChange, State
@@ -334,6 +334,7 @@ class Observer:
         config: QueueConfig,
         now: float,
     ) -> ObservationRules:
+        gates = still_listed(entry.gates, job.gates) if job is not None else ()
         return ObservationRules(
             config.rules,
             self._unschedulable,
@@ -342,7 +343,7 @@ class Observer:
             refusal=self._refusals.of(entry),
             may_start=job is not None and self._refusals.may_start(job, pods),
             taken_over=entry.uid in self._taken_over,
-            statuses=self._statuses(job, entry.gates),
+            statuses=self._statuses(job, gates),
             provisioned=reports(entry, job, self._mirror.provisioning, config, now),
         )
 

@@ -341,7 +341,7 @@ class Assembly:
                 if job.array.base:
                     continue
                 if remaining(job.gates, statuses):
-                    self._left[job.uid] = held_by(job.gates, statuses).message
+                    self._left[job.uid] = held_by(job.gates, statuses, job.error).message
                     continue
                 job = replace(job, suspended=False, version=job.version + 1)
                 self._apply([job])

@@ -59,7 +59,7 @@ class Ledgers:
         """Of a gang that waits. ``queued_at``: unix seconds."""
         entry, workload = self._entry(gang, job, queued_at), gang.workload
         if job.gates and remaining(job.gates, statuses := self.statuses(job, job.gates)):
-            return replace(entry, state=State.HELD, reason=held_by(job.gates, statuses))
+            return replace(entry, state=State.HELD, reason=held_by(job.gates, statuses, job.error))
         if workload is not None and not workload.active:
             return replace(entry, state=State.HELD, parked=_INACTIVE, reason=_INACTIVE)
         again = workload.requeue_at if workload is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from queuectl.domain.gates import INVALID
 from queuectl.domain.gpus import MOST_GPUS
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import Code
@@ -35,11 +36,11 @@ def jobset(resource: str, amount: str, pods: int = 1) -> Document:
     return document
 
 
-async def until_refused(world: Rig, uid: str) -> Entry:
+async def until_refused(world: Rig, uid: str, state: State = State.PENDING) -> Entry:
     entry = await world.until_entry(
         uid, lambda entry: entry.reason.code is Code.MISCONFIGURED, "refused"
     )
-    assert entry.state is State.PENDING
+    assert entry.state is state
     return entry
 
 
@@ -123,19 +124,27 @@ async def test_a_name_that_no_admission_gate_can_have_is_an_error_of_the_job(
         other = world.cluster.submit(gang("Job", "other", 1))
         await world.until_state(other, State.RUNNING)
         for uid, key in submitted.items():
-            entry = await until_refused(world, uid)
+            entry = await until_refused(world, uid, State.HELD)
             assert f"metadata.annotations: {key}: " in entry.reason.message
             assert entry.reason.message.isprintable()
             assert len(entry.reason.message) < 300
-            assert entry.gates == ()
+            assert entry.gates == (INVALID,)
 
 
-async def test_a_job_starts_when_a_wrong_admission_gate_is_removed(database_url: str) -> None:
+async def test_a_job_waits_for_a_corrected_admission_gate_and_starts_when_it_is_removed(
+    database_url: str,
+) -> None:
     async with rig(database_url, 2) as world:
         key = keys.PREFIX + keys.ADMISSION_GATED_BY
         document = gang("Job", "gated", 1, annotations={key: "after the review"})
-        entry = await until_refused(world, world.cluster.submit(document))
-        world.cluster.user_patch(
-            "Job", "default", "gated", {"metadata": {"annotations": {key: None}}}
+        entry = await until_refused(world, world.cluster.submit(document), State.HELD)
+        corrected = {"metadata": {"annotations": {key: "review"}}}
+        world.cluster.user_patch("Job", "default", "gated", corrected)
+        await world.until_entry(
+            entry.uid,
+            lambda entry: entry.reason.code is Code.ADMISSION_GATED and entry.gates == ("review",),
+            "held by the corrected gate",
         )
+        removed = {"metadata": {"annotations": {key: None}}}
+        world.cluster.user_patch("Job", "default", "gated", removed)
         await world.until_state(entry.uid, State.RUNNING)

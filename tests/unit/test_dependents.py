@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from queuectl.domain.events import Admit, Adopt
+from queuectl.domain.gates import INVALID
 from queuectl.domain.jobs import JobOutcome, PodRecord
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import Resources
@@ -146,9 +147,10 @@ def test_a_job_with_more_dependencies_than_are_possible_is_held_with_this_error(
     world.observe()
     (entry,) = world.ledger
     assert entry.state is State.HELD
-    assert len(entry.gates) == 100
-    assert entry.reason.message.endswith(
-        "it cannot start then either: metadata.annotations: queuectl.dev/after: 120 jobs are listed; a job can depend on 100 at most"
+    assert entry.gates == (INVALID,)
+    assert entry.reason.code is Code.MISCONFIGURED
+    assert entry.reason.message == (
+        "metadata.annotations: queuectl.dev/after: 120 jobs are listed; a job can depend on 100 at most"
     )
 
 

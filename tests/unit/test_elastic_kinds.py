@@ -201,6 +201,7 @@ def of_workers(document: Document, **changes: Any) -> Document:
     [
         ({"replicas": 2}, NO_LEAST),
         ({"completions": 8}, "completions is 8 and template.spec.parallelism is 4: they must be equal"),
+        ({"completionMode": "NonIndexed"}, "spec.replicatedJobs[1].template.spec.completionMode must be Indexed"),
         ({"podFailurePolicy": None}, "spec.replicatedJobs[1].template.spec.podFailurePolicy has no rule with action Ignore"),
         ({"successPolicy": None}, "successPolicy has no rule that the first 2 indexes can fulfill"),
         ({"successPolicy": {"rules": [{"succeededIndexes": "3"}]}}, "no rule that the first 2 indexes"),

@@ -11,6 +11,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects import keys
 from queuectl.objects.documents import read_documents
+from queuectl.objects.errors import DocumentError
 from queuectl.offline.inputs import read_snapshot
 
 Document = dict[str, Any]
@@ -104,3 +105,25 @@ def test_the_pods_of_a_statefulset_are_one_gang_with_its_name() -> None:
     [pending] = snapshot(serving("StatefulSet", 3)).pending
     assert (pending.workload.kind, pending.workload.name) == ("PodGroup", "web")
     assert [p.count for p in pending.workload.podsets] == [3]
+
+
+@pytest.mark.parametrize("replicas", [2, 10**18])
+def test_a_new_leaderworkerset_that_cannot_start_is_refused_however_many_groups_it_has(
+    replicas: int,
+) -> None:
+    document = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {
+            "name": "web",
+            "namespace": "n",
+            "labels": {keys.QUEUE_LABEL: "q"},
+            "annotations": {"leaderworkerset.sigs.k8s.io/exclusive-topology": "rack"},
+        },
+        "spec": {
+            "replicas": replicas,
+            "leaderWorkerTemplate": {"size": 2, "workerTemplate": {"spec": pod("x")["spec"]}},
+        },
+    }
+    with pytest.raises(DocumentError, match="exclusive-topology"):
+        snapshot(document)

@@ -6,11 +6,13 @@ import pytest
 
 from queuectl.domain.dependency_graph import DependencyGraph, JobFound
 from queuectl.domain.gates import (
+    INVALID,
     Dependency,
     DependencyStatus,
     Ends,
     JobName,
     Standing,
+    admission_gates,
     distinct_gates,
     held_by,
     remaining,
@@ -197,3 +199,10 @@ def test_gates_are_equal_without_regard_to_the_case_of_kinds() -> None:
     kept = distinct_gates(written)
     assert kept == ("Example.com/x", "after Job/a:ok", "after job/a:any", "example.com/x")
     assert same_gates(kept, ("after JOB/a:any", "example.com/x")) == kept[2:]
+
+
+def test_a_job_with_an_invalid_list_of_gates_is_misconfigured() -> None:
+    reason = held_by(("data", INVALID), error="'x' is not KIND/NAME")
+    assert reason.code is Code.MISCONFIGURED
+    assert reason.message == "'x' is not KIND/NAME"
+    assert admission_gates(("data", INVALID)) == ["data"]

@@ -42,7 +42,7 @@ from queuectl.domain.events import (
     Submitted,
     WriteAccepted,
 )
-from queuectl.domain.gates import Dependency, DependencyStatus, Standing
+from queuectl.domain.gates import INVALID, Dependency, DependencyStatus, Standing
 from queuectl.domain.jobs import JobOutcome, JobRecord
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State, violations
 from queuectl.domain.plan import SlipCause
@@ -97,6 +97,7 @@ PREEMPT, MOVE = ask(Action.PREEMPT), ask(Action.MOVE, queue="other")
 RUNS: tuple[Event, ...] = (SUBMITTED, Admit(PLACEMENT), PodsReady())
 GATED = Submitted(replace(JOB, gates=("budget", "data")), priority=10, cluster_queue="gpus")
 PREP = Dependency("Job", "prep").gate
+NO_LIST = Submitted(replace(JOB, gates=(INVALID,)), priority=10, cluster_queue="gpus")
 AFTER = Submitted(replace(JOB, gates=(PREP,)), priority=10, cluster_queue="gpus")
 PREPARED = GatesChanged((PREP,), {PREP: Standing(DependencyStatus.SUCCEEDED)})
 UNPREPARED = GatesChanged((PREP,), {PREP: Standing(DependencyStatus.FAILED)})
@@ -172,6 +173,12 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("while a gate is left", (GATED, GatesChanged(("data",))), State.HELD),
     ("and queues when none is", (GATED, GatesChanged(("data",)), GatesChanged(())), State.PENDING),
     ("a gate that was removed and comes again does not count", (GATED, GatesChanged(("data",)), GatesChanged(("budget",))), State.PENDING),
+    ("a job with an invalid list of gates is held", (NO_LIST,), State.HELD),
+    ("by each gate of the corrected list", (NO_LIST, GatesChanged(("budget", "data")), GatesChanged(("data",))), State.HELD),
+    ("until none is left", (NO_LIST, GatesChanged(("data",)), GatesChanged(())), State.PENDING),
+    ("also by a job that it depends on", (NO_LIST, UNPREPARED), State.HELD),
+    ("unless that has ended", (NO_LIST, PREPARED), State.PENDING),
+    ("a list that becomes invalid removes no gate", (GATED, GatesChanged((INVALID,)), GatesChanged(("data",))), State.HELD),
     ("a release does not open gates", (GATED, HOLD, RELEASE), State.HELD),
     ("nor do gates end a hold", (GATED, HOLD, GatesChanged(())), State.HELD),
     ("both do", (GATED, HOLD, GatesChanged(()), RELEASE), State.PENDING),

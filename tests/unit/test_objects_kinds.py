@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from queuectl.domain.gates import INVALID
 from queuectl.domain.jobs import JobRecord
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.errors import Address
@@ -400,6 +401,27 @@ def test_a_gate_has_a_name_that_kueue_accepts_or_one_without_a_domain(gate: str)
     body = job()
     body["metadata"]["annotations"] = {"queuectl.dev/admission-gated-by": gate}
     assert (read(body).gates, read(body).error) == ((gate,), None)
+
+
+@pytest.mark.parametrize(
+    ("key", "listed", "gates"),
+    [
+        ("admission-gated-by", "a.com/x,no name", (INVALID,)),
+        ("admission-gated-by", ",".join(f"gate-{number}" for number in range(101)), (INVALID,)),
+        ("after", "Job/prep:done", (INVALID,)),
+        ("after", "Job/a,Job/prep:done", ("after Job/a:ok", INVALID)),
+        ("after", "Job/prep" + ",Job/prep" * 100, (INVALID,)),
+    ],
+    ids=["name", "101 names", "end", "one of two", "101 jobs"],
+)
+def test_an_invalid_list_of_gates_holds_the_job(
+    key: str, listed: str, gates: tuple[str, ...]
+) -> None:
+    body = job()
+    body["metadata"]["annotations"] = {f"queuectl.dev/{key}": listed}
+    record = read(body)
+    assert record.gates == gates
+    assert record.error is not None
 
 
 def test_gates_under_both_keys_that_differ_are_a_mistake_and_hold_it_all() -> None:
@@ -857,6 +879,33 @@ def test_a_job_that_started_with_fewer_pods_expects_those_that_have_not_ended(
     started = merge(body, KINDS["Job"].start_patch(read(body), 7, "", {"main": 5}))
     record = read({**started, "status": {"succeeded": 1, "completedIndexes": "0"}})
     assert record.pods_at_once[record.podsets[0].name] == left
+
+
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        ({"completions": 12}, "spec.completions is 12 and spec.parallelism is 8"),
+        ({"parallelism": 12}, "spec.completions is 8 and spec.parallelism is 12"),
+        ({"completionMode": "NonIndexed"}, "spec.completionMode must be Indexed"),
+        ({"completionMode": None}, "spec.completionMode must be Indexed"),
+    ],
+)
+def test_only_completions_that_equal_the_parallelism_of_an_indexed_job_can_follow_it(
+    spec: dict[str, Any], text: str
+) -> None:
+    body = shrinkable(**FOLLOWS)
+    body["spec"] |= spec
+    record = read(body)
+    assert record.error is not None
+    assert text in record.error
+    body["metadata"]["annotations"] |= dict.fromkeys(FOLLOWS, "false")
+    assert read(body).error is None
+
+
+def test_whether_completions_follow_the_parallelism_is_true_or_false() -> None:
+    error = read(shrinkable(**dict.fromkeys(FOLLOWS, "yes"))).error
+    assert error is not None
+    assert "'yes' is neither" in error
 
 
 def test_a_job_started_with_fewer_pods_still_asks_for_all_and_expects_these() -> None:

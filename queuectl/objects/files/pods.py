@@ -155,9 +155,15 @@ def read_set_of(document: Document) -> JobRecord | None:
 
 
 def pods_of_set(document: Document, record: JobRecord) -> Iterator[Document]:
-    """The pods of a LeaderWorkerSet that was not created yet, as its operator creates them."""
+    """The pods of a LeaderWorkerSet that was not created yet, as its operator creates them.
+
+    Raises:
+        DocumentError: no group of the set can start, or the pods are too many.
+    """
     if not unseen(document):
         return
+    if record.error is not None:  # then the record has no podsets to count
+        raise document.error("", record.error)
     templates = document.body["spec"].get("leaderWorkerTemplate") or {}
     own = _queue_labels(document.body["metadata"].get("labels") or {})
     if (pods := (record.groups or 0) * record.pods) > MOST_PODS:

@@ -8,7 +8,7 @@ from sys import intern, maxsize
 from types import MappingProxyType
 from typing import Any, Final
 
-from queuectl.domain.gates import MOST_DEPENDENCIES, Dependency, distinct_gates
+from queuectl.domain.gates import INVALID, MOST_DEPENDENCIES, Dependency, distinct_gates
 from queuectl.domain.jobs import ArrayStatus, JobOutcome, JobRecord, Parallelism
 from queuectl.domain.request_rules import ContainerNeeds, PodNeeds, incidental, limited, requested
 from queuectl.domain.words import comma_separated, shortened
@@ -199,7 +199,7 @@ def base_count(meta: Meta) -> int | None:
 class StatedKeys:
     """The labels and annotations of a job. Each is decoded once: to its value, and to an error if the value is invalid.
 
-    An invalid value has no effect, except that a gate under either key holds the job while the keys differ.
+    An invalid value has no effect, except that an invalid gate, and a gate under either key while the keys differ, hold the job.
 
     Attributes:
         error: the first one; None = all values are valid.
@@ -266,7 +266,7 @@ class StatedKeys:
         return seconds if annotation else of_label
 
     def _admission_gates(self) -> list[str]:
-        """Those under both keys. An invalid list has none: its error also holds the job."""
+        """Those under both keys."""
         self._either(self._annotations, keys.ADMISSION_GATED_BY)
         names: list[str] = []
         for prefix in (keys.PREFIX, keys.KUEUE_PREFIX)[: 1 + self.kueue]:
@@ -279,22 +279,25 @@ class StatedKeys:
                     wrong = f"a job can have at most {MOST_GATES} admission gates"
                 if wrong:
                     self._refuse(f"metadata.annotations: {key}: {wrong}")
-                    return []
+                    return [INVALID]
                 names.append(name)
         return names
 
     def _dependencies(self) -> Iterator[str]:
-        """The gates of jobs that must end first, as far as their number is allowed."""
+        """The gates of jobs that must end first."""
         key = keys.PREFIX + keys.AFTER
         listed = self._annotations.get(key, "").split(",")
         if len(listed) > MOST_DEPENDENCIES:
             text = f"{len(listed)} jobs are listed; a job can depend on {MOST_DEPENDENCIES} at most"
             self._refuse(f"metadata.annotations: {key}: {text}")
-        for text in filter(None, map(str.strip, listed[:MOST_DEPENDENCIES])):
+            yield INVALID
+            return
+        for text in filter(None, map(str.strip, listed)):
             try:
                 yield Dependency.parse(text).gate
             except ValueError as error:
                 self._refuse(f"metadata.annotations: {key}: {text!r} {error}")
+                yield INVALID
 
     def _either(self, mapping: Mapping[str, str], suffix: str) -> str | None:
         """The value of queuectl's key, otherwise of Kueue's."""

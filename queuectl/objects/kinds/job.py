@@ -179,10 +179,8 @@ def _ask(document: WireJob, stated: StatedModes) -> SpecFields:
     if running or not stated.array:  # an array without pods waits
         check_count(running, "spec.parallelism")
     parallelism = _asked_parallelism(annotations, running)
-    follow = keys.either(annotations, keys.COMPLETIONS_FOLLOW, kueue=kueue) == "true"
-    completions = spec.completions
-    if follow and completions is not None and parallelism > running:
-        completions = parallelism
+    follow = _completions_follow(spec, annotations, kueue)
+    completions = parallelism if follow else spec.completions
     if completions is None and spec.parallelism is None:
         completions = 1  # default of the API server
     if completions is not None:
@@ -241,6 +239,28 @@ def _check_mode(spec: JobSpec, completions: int | None) -> None:
         raise RequestError(
             f"spec.managedBy: {spec.managed_by!r} runs this job elsewhere", unsupported=True
         )
+
+
+def _completions_follow(spec: JobSpec, annotations: Mapping[str, str] | None, kueue: bool) -> bool:
+    """Whether completions change with parallelism. After a start with fewer pods, both are still equal.
+
+    Raises:
+        RequestError: other completions would drop tasks or add some, or the API server would refuse to change them.
+    """
+    stated = keys.either(annotations, keys.COMPLETIONS_FOLLOW, kueue=kueue)
+    at = f"metadata.annotations: {keys.COMPLETIONS_FOLLOW}"
+    if stated not in (None, "true", "false"):
+        raise RequestError(f'{at}: {stated!r} is neither "true" nor "false"')
+    if stated != "true":
+        return False
+    if spec.completion_mode != "Indexed":
+        raise RequestError(f"{at}: spec.completionMode must be Indexed")
+    parallelism = 1 if spec.parallelism is None else spec.parallelism
+    if spec.completions != parallelism:
+        raise RequestError(
+            f"{at}: spec.completions is {spec.completions} and spec.parallelism is {parallelism}: they must be equal"
+        )
+    return True
 
 
 def _asked_parallelism(annotations: Mapping[str, str] | None, running: int) -> int:

@@ -37,6 +37,7 @@ from queuectl.objects.kinds.places import PodSetPlace, entries, field
 from queuectl.objects.kubernetes.wire import Wire
 
 _PARALLELISM, _COMPLETIONS = "template.spec.parallelism", "template.spec.completions"
+_MODE: Final = "template.spec.completionMode"
 _AT_ONCE: Final = (_PARALLELISM, _COMPLETIONS)
 _EXCLUSIVE: Final = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 _NO_AFFINITY: Final = (
@@ -83,12 +84,16 @@ class JobSet(DescribedKind):
         _DEPENDS: list[_DependsOn] | None,
         _FAILURE: PodFailurePolicy | None,
         _SUCCESS: SuccessPolicy | None,
+        _MODE: str | None,
     }
 
     def can_grow(self, document: Any, entry: PodSetPlace) -> bool:  # noqa: ARG002 - of Growing
         return bool(field(entry.content, "replicas") in (None, 1))
 
     def check_growth(self, document: Any, entry: PodSetPlace, base: int) -> None:
+        # The default of the operator is Indexed.
+        if field(entry.content, _MODE) not in (None, "Indexed"):
+            raise RequestError(f"{KEY}: {entry.path}.{_MODE} must be Indexed", unsupported=True)
         parallelism, completions = (field(entry.content, path) for path in _AT_ONCE)
         parallelism = 1 if parallelism is None else parallelism
         if completions is not None and completions != parallelism:
