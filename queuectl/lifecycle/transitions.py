@@ -198,7 +198,7 @@ def awaits_replacements(
     """Whether a group without pods has not ended: their maker can create them again.
 
     It stays in its queue if queuectl deleted its pods. If others deleted them, it keeps its place for a time if it runs and has a StatefulSet,
-    whose controller creates a pod again only after the pod is gone. Other groups have ended. They can be evicted first if their pods end
+    whose controller creates a pod again only after the pod is deleted. Other groups have ended. They can be evicted first if their pods end
     before they are deleted.
     """
     if entry.state.live:

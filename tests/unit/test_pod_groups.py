@@ -301,7 +301,7 @@ def test_a_statefulset_of_one_pod_keeps_its_place_while_its_pod_is_created_again
 @pytest.mark.parametrize(
     "change", [{"controller": "another"}, {"queue": "other"}, {"total": 2}, {"cpu": "2"}, {}]
 )
-def test_only_the_same_pods_of_the_same_statefulset_take_the_place_of_pods_that_are_gone(
+def test_only_the_same_pods_of_the_same_statefulset_take_the_place_of_deleted_pods(
     change: dict[str, Any],
 ) -> None:
     world = World(1, controller="set")

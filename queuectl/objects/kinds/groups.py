@@ -46,7 +46,7 @@ def key_of(pod: PodRecord) -> GroupKey:
 
 
 class _Source(NamedTuple):
-    """The StatefulSet of a pod, and what its pods request. New pods of the same source replace those that are gone."""
+    """The StatefulSet of a pod, and what its pods request. New pods of the same source replace those that were deleted."""
 
     uid: str
     podset: str
@@ -195,7 +195,7 @@ class PodGroup:
         return self.record
 
     def _held(self, pods: Roster) -> int:
-        """The attempt as which it runs, also while none of its pods is released: its StatefulSet creates the same pods again.
+        """The attempt as which it runs, even if none of its pods is released: its StatefulSet creates the same pods again.
 
         0: it does not run, or not without released pods.
         """
@@ -568,7 +568,7 @@ def new_group(key: GroupKey, sets: Mapping[tuple[str, str], JobRecord]) -> PodGr
 
 
 def _identity(parent: JobRecord) -> str:
-    """The first part of the uids of the groups of a set. In files, a set can be without a uid."""
+    """What the uids of a set's groups begin with. In files, a set can be without a uid."""
     return parent.uid or f"{parent.kind}/{parent.namespace}/{parent.name}"
 
 
