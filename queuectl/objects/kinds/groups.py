@@ -568,7 +568,7 @@ def new_group(key: GroupKey, sets: Mapping[tuple[str, str], JobRecord]) -> PodGr
 
 
 def _identity(parent: JobRecord) -> str:
-    """What the uids of a set's groups begin with. In files, a set can be without a uid."""
+    """The prefix of the uids of a set's groups. In files, a set can be without a uid."""
     return parent.uid or f"{parent.kind}/{parent.namespace}/{parent.name}"
 
 
