@@ -11,10 +11,13 @@ from typing import Any, Final
 import yaml
 from yaml._yaml import CParser
 from yaml.composer import Composer, ComposerError
-from yaml.constructor import SafeConstructor
+from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.resolver import Resolver
 
 _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
+_INTEGER: Final = "tag:yaml.org,2002:int"
+_LONGEST_INTEGER: Final = 1000
+"""Characters. Python formats no number of more than 4,300 digits, and forms such as hexadecimal can read one."""
 
 
 class RepeatedKey(yaml.MarkedYAMLError):
@@ -88,6 +91,17 @@ class YamlLoader(Composer, CParser, SafeConstructor, Resolver):
         node = super().compose_mapping_node(anchor)
         _check_keys(node)
         return node
+
+    def construct_yaml_int(self, node: Any) -> int:
+        if len(node.value) > _LONGEST_INTEGER:
+            why = f"a number has more than {_LONGEST_INTEGER} characters"
+            raise ConstructorError(problem=why, problem_mark=node.start_mark)
+        return super().construct_yaml_int(node)
+
+    yaml_constructors = {  # noqa: RUF012 - PyYAML's own way
+        **SafeConstructor.yaml_constructors,
+        _INTEGER: construct_yaml_int,
+    }
 
     def refused(self, why: str) -> ComposerError:
         """An error at the place that is read."""

@@ -110,6 +110,8 @@ def test_a_time_stays_the_text_it_is() -> None:
         ("[" * 5000, "f.yaml: "),  # which of the parser's limits is met first differs between Pythons
         ("a: " + "[" * 100_000, "f.yaml: line 1, column 104: is not YAML: more than 100 mappings and lists are nested"),
         ("a: &a {k: *b}", "f.yaml: line 1, column 11: is not YAML: found undefined alias 'b'"),
+        ("a: 0x" + "f" * 4500, "f.yaml: line 1, column 4: is not YAML: a number has more than 1000 characters"),
+        ("a: 1" + ":59" * 9000, "f.yaml: line 1, column 4: is not YAML: a number has more than 1000 characters"),
     ],
 )  # fmt: skip
 def test_a_broken_stream_is_refused_with_its_place(text: str, sentence: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final, NamedTuple, cast
 
-from queuectl.domain.gates import MOST_DEPENDENCIES, distinct_gates
+from queuectl.domain.gates import INVALID, MOST_DEPENDENCIES, distinct_gates
 from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Entry, Intent
 from queuectl.domain.words import counted
@@ -324,7 +324,7 @@ class PodGroup:
             f"the pods of group {self.key.name} have {number} different gates or lists of gates and of jobs in queuectl.dev/after; "
             f"at most {MOST_DEPENDENCIES} are possible"
         )
-        return gates[:MOST_DEPENDENCIES], error
+        return (INVALID,), error
 
     def _error(self, pods: Roster) -> tuple[str | None, bool]:
         """The error of the first wrong pod, or of pods that contradict each other, and whether it is about a missing feature."""
