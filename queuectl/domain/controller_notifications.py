@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from queuectl.domain.budgets import Budget, BudgetScope, WhenSpent, gpu_hours
+from queuectl.domain.budgets import Budget, BudgetScope, WhenSpent, gpu_hours, gpu_hours_text
 from queuectl.domain.containment import SetAsideObject
 from queuectl.domain.notifications import BudgetLimit, Event, EventType
 from queuectl.domain.spending import BudgetReport, Forecast
@@ -39,7 +39,8 @@ def _reached(report: BudgetReport) -> Iterator[tuple[BudgetLimit, Event]]:
 def _budget_event(forecast: Forecast, event_type: EventType, percent: int, at: float) -> Event:
     balance, budget = forecast.balance, forecast.balance.budget
     used, granted = gpu_hours(forecast.used), gpu_hours(balance.granted)
-    message = f"Budget {budget.name} has spent {used} of {granted} GPU-hours in {balance.month.name}, {percent}% or more"
+    spent, of_all = gpu_hours_text(forecast.used), gpu_hours_text(balance.granted)
+    message = f"Budget {budget.name} has spent {spent} of {of_all} GPU-hours in {balance.month.name}, {percent}% or more"
     details: dict[str, str | int | float] = {
         "percent": percent,
         "month": balance.month.name,

@@ -57,7 +57,7 @@ def test_the_highest_limit_that_is_reached_counts() -> None:
 def test_the_event_states_amounts_and_its_spender() -> None:
     (nearly,) = budget_events(report(80.5)).values()
     assert nearly.message == (
-        "Budget team has spent 80.5 of 100.0 GPU-hours in 2025-11, 80% or more. "
+        "Budget team has spent 80.5 of 100 GPU-hours in 2025-11, 80% or more. "
         "Running gangs spend the rest by 2025-11-13T03:13:20Z"
     )
     assert (nearly.cluster_queue, nearly.namespace, nearly.at) == ("gpus", "", NOVEMBER)
