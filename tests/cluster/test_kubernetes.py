@@ -507,9 +507,8 @@ async def test_a_kind_that_is_not_served_has_no_watch_age(admin: Api, since: str
     async with asyncio.timeout(20):
         await checked.wait()
     labels = {"kind": "pytorchjobs"}
-    assert metrics.registry.get_sample_value("queuectl_watch_relists_total", labels) == 1
-    name = "queuectl_watch_last_event_timestamp_seconds"
-    assert metrics.registry.get_sample_value(name, labels) is None
+    for name in ("queuectl_watch_relists_total", "queuectl_watch_last_event_timestamp_seconds"):
+        assert metrics.registry.get_sample_value(name, labels) is None
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await following
