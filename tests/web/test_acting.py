@@ -75,7 +75,11 @@ async def test_steps_that_come_while_a_dialog_is_open_are_shown_after_it(
     sample.database.entries["wait-00001"] = replace(entry, state=State.STARTING)
     events = page.expect_event("console", lambda message: message.text == "a step arrived")
     await page.evaluate(
-        "new EventSource(document.body.dataset.events).addEventListener('step', () => console.log('a step arrived'))"
+        """() => new Promise(follows => {
+          const stream = new EventSource(document.body.dataset.events);
+          stream.addEventListener('step', () => console.log('a step arrived'));
+          stream.addEventListener('alive', () => follows());
+        })"""
     )
     async with events:
         await submit(sample, 1)
