@@ -21,7 +21,11 @@ from queuectl.db.embedded import (
     server_account,
     usable,
 )
+from queuectl.db.engine import DatabaseSettings
+from tests.db.conformance import commit, loaded
+from tests.db.histories import submitted
 from tests.support.postgres import server_directory
+from tests.support.stores import PostgresStore
 
 EVERY: Final = "all\tall"
 """Each database and each role, in pg_hba.conf."""
@@ -124,3 +128,18 @@ def socket_url(
 ) -> str:
     """A URL without a password, by way of the socket of an own server."""
     return f"postgresql://{user}@/{database}?host={folder}&port={port}"
+
+
+async def committed(url: str, uid: str) -> None:
+    """Add a workload to the ledger."""
+    store = await PostgresStore.connect(DatabaseSettings(url))
+    await commit(store, await store.take_over("test", 0), submitted(uid))
+    await store.close()
+
+
+async def workloads(url: str) -> set[str]:
+    """The uids of all workloads in the ledger."""
+    store = await PostgresStore.connect(DatabaseSettings(url))
+    found = set(await loaded(store))
+    await store.close()
+    return found

@@ -13,21 +13,19 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import current, upgrade
-from tests.db.conformance import commit, loaded
-from tests.db.histories import submitted
 from tests.operations.servers import (
     as_server,
+    committed,
     folder_for_the_server,
     own_server,
     program,
     programs_first,
     socket_url,
+    workloads,
 )
 from tests.support.codeblocks import transcript
 from tests.support.pages import PAGES
-from tests.support.stores import PostgresStore
 
 pytestmark = [pytest.mark.operations, pytest.mark.timeout(300)]
 
@@ -60,19 +58,6 @@ class Typed:
 def folder() -> Iterator[Path]:
     with own_server() as made:
         yield made
-
-
-async def committed(url: str, uid: str) -> None:
-    store = await PostgresStore.connect(DatabaseSettings(url))
-    await commit(store, await store.take_over("test", 0), submitted(uid))
-    await store.close()
-
-
-async def workloads(url: str) -> set[str]:
-    store = await PostgresStore.connect(DatabaseSettings(url))
-    found = set(await loaded(store))
-    await store.close()
-    return found
 
 
 async def mistake(url: str) -> None:

@@ -10,12 +10,8 @@ from pathlib import Path
 import pytest
 
 from queuectl.db.embedded import DATABASE
-from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
-from tests.db.conformance import commit, loaded
-from tests.db.histories import submitted
-from tests.operations.servers import own_server, programs_first, socket_url
-from tests.support.stores import PostgresStore
+from tests.operations.servers import committed, own_server, programs_first, socket_url, workloads
 from tests.system.transcript import Page, shell
 
 pytestmark = [pytest.mark.operations, pytest.mark.timeout(300)]
@@ -27,21 +23,6 @@ OWNER, ADMINISTRATOR = "queuectl", "postgres"
 def folder() -> Iterator[Path]:
     with own_server(superuser=ADMINISTRATOR) as made:
         yield made
-
-
-async def fill(url: str) -> None:
-    """Add the schema and a workload."""
-    await upgrade(url)
-    store = await PostgresStore.connect(DatabaseSettings(url))
-    await commit(store, await store.take_over("test", 0), submitted("u1"))
-    await store.close()
-
-
-async def workloads(url: str) -> set[str]:
-    store = await PostgresStore.connect(DatabaseSettings(url))
-    found = set(await loaded(store))
-    await store.close()
-    return found
 
 
 def test_the_owner_of_the_tables_saves_and_restores_the_database(folder: Path) -> None:
@@ -56,7 +37,8 @@ def test_the_owner_of_the_tables_saves_and_restores_the_database(folder: Path) -
     }
     with shell(environment) as typing:
         Page("database.md", typing).type('psql "$ADMIN_URL"')
-        asyncio.run(fill(url))
+        asyncio.run(upgrade(url))
+        asyncio.run(committed(url, "u1"))
         page = Page("back-up.md", typing)
         for begins in ("pg_dump", "psql", "pg_restore --no-owner", "queuectl db upgrade"):
             page.type(begins)
