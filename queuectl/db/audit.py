@@ -7,7 +7,7 @@ from typing import Any, Final
 from sqlalchemy import CursorResult, Select, delete, insert, select, update
 
 from queuectl.db.engine import storable
-from queuectl.db.tables import NOW, audit
+from queuectl.db.tables import NOW, NOW_ONCE, audit
 from queuectl.db.usage import Transaction
 from queuectl.domain.audit import AuditFilter, AuditLine, RequestOutcome
 
@@ -65,8 +65,7 @@ class AuditLog:
 def outdated(age: float) -> Select[Any]:
     """Ids of some lines older than ``age`` seconds."""
     c = audit.c
-    before = select(NOW - age).scalar_subquery()  # read once, so an index can be used
-    return select(c.id).where(c.at < before).order_by(c.at).limit(_BATCH)
+    return select(c.id).where(c.at < NOW_ONCE - age).order_by(c.at).limit(_BATCH)
 
 
 def listing(filters: AuditFilter, limit: int) -> Select[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import delete, func, insert, select
 
 from queuectl.db.engine import decode_json, storable
-from queuectl.db.tables import NOW, sessions
+from queuectl.db.tables import NOW, NOW_ONCE, sessions
 from queuectl.db.usage import Transaction
 from queuectl.domain.identity import Caller, Session
 
@@ -28,7 +28,7 @@ class SessionStore:
             "since": NOW,
             "until": func.least(NOW + seconds, ends),  # without a null
         }
-        expired = c.until <= select(NOW).scalar_subquery()  # read once, so an index can be used
+        expired = c.until <= NOW_ONCE
         opened = insert(sessions).values(values).returning(c.since, c.until)
         async with self._transaction("opening a session") as connection:
             await connection.execute(delete(sessions).where(expired))

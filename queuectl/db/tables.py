@@ -44,6 +44,7 @@ from sqlalchemy import (
     UniqueConstraint,
     Uuid,
     func,
+    select,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
@@ -63,6 +64,8 @@ metadata: Final = MetaData(
 )
 NOW: Final = func.extract("epoch", func.clock_timestamp())
 """Unix seconds by the clock of the server."""
+NOW_ONCE: Final = select(NOW).scalar_subquery()
+"""The same, read once in a statement, so that a comparison with it can use an index."""
 
 
 def key(name: str, *, primary: bool = False) -> Column[str]:
