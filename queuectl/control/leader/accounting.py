@@ -206,7 +206,9 @@ class Accountant:
         since = now if over is None else over
         until = max(now, since) if whole else since
         self._begins = begins = since if self._begins is None else self._begins
-        fold = await self._fold(meters, marks, (begins, since, until), whole=whole)
+        rules, oldest = terms(self._facts.config()), self._oldest(until)
+        fold = Fold(since, until, rules, self._accounts, oldest=oldest, begins=begins)
+        await self._account_for(fold, meters, marks, since, whole=whole)
         free: Mapping[str, Free] = {}
         cluster = ClusterGpus()
         if whole:
@@ -232,20 +234,18 @@ class Accountant:
             else:
                 meters[uid] = meter
 
-    async def _fold(
+    async def _account_for(
         self,
+        fold: Fold,
         meters: Mapping[str, Meter],
         marks: Sequence[tuple[int, Mark]],
-        times: tuple[float, float, float],
+        since: float,
         *,
         whole: bool,
-    ) -> Fold:
-        begins, since, until = times
+    ) -> None:
         of: dict[str, list[Mark]] = {}
         for _, mark in marks:
             of.setdefault(mark.uid, []).append(mark)
-        rules, oldest = terms(self._facts.config()), self._oldest(until)
-        fold = Fold(since, until, rules, self._accounts, oldest=oldest, begins=begins)
         old = [uid for uid, first in of.items() if uid not in meters and first[0].at < since]
         known = await self._store.accounted(old) if old else frozenset()
         if known:
@@ -256,7 +256,6 @@ class Accountant:
             holds = mine or (meter is not None and meter.phase is UsagePhase.HOLDS)
             samples = self._facts.samples(uid) if holds else ()
             fold.workload(meter, mine, samples, at_start=uid in known)
-        return fold
 
 
 def terms(config: QueueConfig) -> AccountingTerms:
