@@ -112,9 +112,9 @@ class Lateness:
     def _short_without_reservations(self) -> bool:
         """Whether some of these nodes would have too little room without the Reservations too."""
         names = self.timeline.state.problem.index.resources
-        beside = [row for row, name in enumerate(names) if reservation_of_row(name) is not None]
+        reserved = [row for row, name in enumerate(names) if reservation_of_row(name) is not None]
         left = self._left.copy()
-        left[beside] = 0
+        left[reserved] = 0
         return len(short_nodes(left, self.request.pods, self._last_nodes or ())) > 0
 
     @cached_property
