@@ -26,7 +26,7 @@ from queuectl.client.client import Client
 from queuectl.client.errors import WaitTimeout
 from queuectl.domain.checks import CheckState
 from queuectl.domain.commands import HIGHEST_PRIORITY, LOWEST_PRIORITY, Action
-from queuectl.domain.words import counted, counted_gpus, format_time
+from queuectl.domain.words import counted, counted_gpus, format_time, gpu_hours_of
 
 if TYPE_CHECKING:
     from queuectl.client.types import CommandJson, PreviewJson
@@ -302,7 +302,7 @@ def _preview(client: Client, action: Action, workload: Json, **more: Any) -> Non
         typer.echo("  cost not known: this server does not watch the cluster yet")
         return
     typer.echo(f"  frees   {counted_gpus(gpus)}")
-    typer.echo(f"  loses   {lost} GPU-seconds of work ({lost / 3600:.1f} GPU-hours)")
+    typer.echo(f"  loses   {counted(lost, 'GPU-second')} of work ({gpu_hours_of(lost)})")
     typer.echo(f"  notice  {f'{notice:.0f} s' if notice else 'none'}")
     typer.echo(f"  starts  {_starts(answer)}")
 

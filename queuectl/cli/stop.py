@@ -13,7 +13,7 @@ from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.targets import Target, refused, target_kind
 from queuectl.client.errors import RequestRefused
-from queuectl.domain.words import counted, counted_gpus
+from queuectl.domain.words import counted, counted_gpus, gpu_hours_of
 
 _WORKLOADS: Final = "use `queuectl hold` and `queuectl release`"
 _STOPPABLE: Final = ("ClusterQueue", "LocalQueue")
@@ -130,5 +130,5 @@ def _previewed(target: Target, answer: Json) -> list[str]:
         head,
         f"  evicts  {counted(drains['gangs'], 'gang')} with {counted(drains['pods'], 'pod')}",
         f"  frees   {counted_gpus(drains['gpus'])}",
-        f"  loses   {counted(lost, 'GPU-second')} of work ({lost / 3600:.1f} GPU-hours)",
+        f"  loses   {counted(lost, 'GPU-second')} of work ({gpu_hours_of(lost)})",
     ]

@@ -103,8 +103,8 @@ class RecordedJob:
         return ceil(self.entry.gpus / self.entry.pods) if self.entry.pods else 0
 
 
-def recorded_job(recorded: RecordedWorkload, since: float, until: float) -> RecordedJob:
-    """The part of a workload between two full hours (unix seconds)."""
+def recorded_job(recorded: RecordedWorkload, since: float, until: float) -> RecordedJob | None:
+    """The part of a workload between two full hours (unix seconds); None if it did not run between them."""
     entry, gpus = recorded.entry, float(recorded.entry.gpus)
     finished = entry.finished_at if entry.finished_at is not None else until
     hours = [one for one in recorded.hours if since <= one.hour < until]
@@ -114,6 +114,8 @@ def recorded_job(recorded: RecordedWorkload, since: float, until: float) -> Reco
         before = sum(one.allocated for one in recorded.hours if one.hour < since)
         worked = entry.executed(until) - max(finished - until, 0.0)
         worked -= before / gpus if gpus else 0.0
+    if worked <= 0:
+        return None
     worked -= recorded.lost / gpus if gpus else 0.0
     begin = max(entry.queued_at, since)
     worked = min(max(worked, 1.0), max(min(finished, until) - begin, 1.0))

@@ -212,7 +212,23 @@ def test_the_part_of_a_job_in_a_period(
 ) -> None:
     """From 3,600 s to 7,200 s."""
     job = recorded_job(found, 3600, 7200)
+    assert job is not None
     assert (job.submit, job.duration) == (submit, duration)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        RecordedWorkload(entry(4000, 7300, None), 0),
+        RecordedWorkload(entry(4000, 7300, 9000), 0),
+        RecordedWorkload(entry(4000, 7300, 9000), 0, (), True),
+        # It ran until 3,000 s, and waited until after the end.
+        RecordedWorkload(entry(0, 1200, 3000), 0, (UsedHour(0, 1800 * 32, 0, 0),), True),
+    ],
+)
+def test_a_job_that_did_not_run_in_a_period_is_not_part_of_it(found: RecordedWorkload) -> None:
+    """From 3,600 s to 7,200 s."""
+    assert recorded_job(found, 3600, 7200) is None
 
 
 def test_utilization_is_that_of_each_hour_over_the_work() -> None:
@@ -222,6 +238,7 @@ def test_utilization_is_that_of_each_hour_over_the_work() -> None:
         UsedHour(10800, 3600 * 32, 0, 0),
     )
     found = recorded_job(RecordedWorkload(entry(3600, 5400, None), 0, hours), 3600, 14400)
+    assert found is not None
     assert found.utilization == ((0, 0.5), (5400, 0))
 
 

@@ -830,7 +830,7 @@ class TestAsk:
                 [
                     "job/team-a/running: preempt would evict 4 pods",
                     "  frees   1 GPU",
-                    "  loses   60 GPU-seconds of work (0.0 GPU-hours)",
+                    "  loses   60 GPU-seconds of work (less than 0.1 GPU-hours)",
                     "  notice  none",
                     "  starts  itself again",
                 ],

@@ -85,7 +85,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         return RecordedJobPage(
             since=period.since,
             until=end,
-            items=[_view(job) for job in jobs],
+            items=[_view(job) for job in jobs if job is not None],
             next_cursor=cursor_after(found[-1].entry.uid) if more else None,
         )
 
