@@ -51,7 +51,7 @@ Attempt = Annotated[
 
 
 class EvictingBody(CommandBody):
-    """Of a command that evicts a gang that runs."""
+    """The body of a command that evicts a running gang."""
 
     attempt: Attempt = None
 

@@ -166,7 +166,7 @@ def memory_left() -> int:
 
 
 class CarefulStart:
-    """Of one process.
+    """The careful start of one process.
 
     Attributes:
         blocker: why it does not work yet; empty while it does.

@@ -60,7 +60,7 @@ def longest_step(wall_seconds: float) -> float:
 
 
 class LoopProgress:
-    """Of the loop of one leader. Any thread can mark a step."""
+    """The progress of the loop of one leader. Any thread can mark a step."""
 
     def __init__(self, longest_step: float = LONGEST_STEP) -> None:
         """``longest_step``: seconds."""

@@ -350,8 +350,8 @@ class Settings(BaseSettings):
         ge=0,
         description="time between the first change and the cycle, in seconds, to collect further changes",
     )
-    # A larger value shortens waits and makes more, smaller cycles. Compared with 0.4 in bench_replay, 0.7 used 5 % more CPU
-    # and large gangs waited 0.2 s less; 0.25 used 5 % less CPU and they waited 0.2 s more. With 0.4, a machine with two cores
+    # A larger value shortens waits and makes more, smaller cycles. Compared with 0.4 in bench_replay, 0.7 used 5% more CPU
+    # and large gangs waited 0.2 s less; 0.25 used 5% less CPU and they waited 0.2 s more. With 0.4, a machine with two cores
     # has enough CPU left for the API server.
     planning_share: float = Field(
         0.4,

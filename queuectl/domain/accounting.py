@@ -167,7 +167,7 @@ def milliseconds(at: float) -> int:
 
 @dataclass(slots=True)
 class Amounts:
-    """Of one workload, hour, flavor and price. All in units but ``waiting`` (milliseconds) and ``cost`` (money).
+    """The use of one workload in one hour, by flavor and price. All in units but ``waiting`` (milliseconds) and ``cost`` (money).
 
     ``allocated`` = what was measured busy and not busy, plus ``unknown``. ``used``: allocated times measured utilization;
     none of it while stuck. ``idle`` and ``stuck``: what was allocated while in that state.

@@ -505,7 +505,7 @@ class SuggestedFix:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Of one pending gang.
+    """Why one gang is pending, and what would change that.
 
     Attributes:
         conflict: a minimal set; empty when no constraint of the cluster blocks it (it is held, or it fits).

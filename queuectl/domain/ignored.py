@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """One of them.
+    """A document without effect, and the reason.
 
     Attributes:
         object: its API version and its address.

@@ -51,7 +51,7 @@ class Parallelism:
 
 @dataclass(frozen=True, slots=True)
 class ArrayStatus:
-    """Of a job whose indexes start each for itself: all of them (an array), or those above the gang of an elastic job.
+    """The status of a job whose indexes start each for itself: all of them (an array), or those above the gang of an elastic job.
 
     Attributes:
         completions: number of its indexes.

@@ -67,7 +67,7 @@ class WhatIfResult:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Of one gang and one action.
+    """The effect of one action on one gang.
 
     Attributes:
         cost: None for a gang that holds nothing, so that nothing is evicted.

@@ -167,7 +167,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Of a gang of one pod: the gang of an elastic job that the pod extends.
+    """For a gang of one pod: the gang of an elastic job that the pod extends.
 
     Attributes:
         base: uid of that gang.

@@ -68,7 +68,7 @@ class _Warned:
 
 
 class Idleness:
-    """Of one leadership."""
+    """Decides which gangs are idle, for one leadership."""
 
     def __init__(
         self,

@@ -376,7 +376,7 @@ _Rank = tuple[str, int, str]  # uid and attempt of the gang, pod
 
 
 class Stragglers:
-    """Of one leadership. A new leader reports a straggler that is still slow again."""
+    """Reports stragglers once, for one leadership. A new leader reports a straggler that is still slow again."""
 
     def __init__(self, fresh_seconds: float) -> None:
         """``fresh_seconds``: the age in seconds after which an evaluation is no longer shown."""

@@ -66,7 +66,7 @@ class NodeWriter(Protocol):
 
 
 class MigReconfigurer:
-    """Of one leadership: what its loop and its plans know of MIG.
+    """Reconfigures MIG for the loop and the plans of one leadership.
 
     A plan asks :meth:`question` before it, and commits :meth:`moves` with it. Then it calls :meth:`begin`.
     """

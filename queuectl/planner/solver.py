@@ -25,7 +25,7 @@ LARGEST: Final = (
     1 << 60
 )  # sums beyond this may overflow inside the solver; such a model is refused, not sent
 _SEED: Final = 7
-# Of a model without objective most solutions are found at once and a few by luck alone (measured: 90 % below 0.003, one in
+# Of a model without objective most solutions are found at once and a few by luck alone (measured: 90% below 0.003, one in
 # a hundred above 0.1, another one with each seed). These seeds come first, with a share of the limit each. Presolve settles
 # the models that they leave open, in half the time that more of the same takes.
 _SHORT: Final = ((1, 0.04), (2, 0.08), (_SEED, 0.16))

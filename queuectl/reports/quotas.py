@@ -71,7 +71,7 @@ class QuotaBar:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Of one moment.
+    """The quotas of all ClusterQueues, and their use, at one time.
 
     Attributes:
         stated: the configuration as it is stored now.

@@ -44,7 +44,7 @@ class _Group:
 
 
 class FreeGpus:
-    """Of one simulation.
+    """The free GPUs of the nodes of one simulation.
 
     Attributes:
         known: no gang has started without nodes. The nodes of such a gang are chosen by another scheduler.

@@ -68,7 +68,7 @@ _LIMITS: Final = SolverLimits(wall_seconds=1e6)
 
 
 class SimulatedLeader:
-    """Of one simulation. Times are in unix seconds.
+    """The leader of one simulation. Times are in unix seconds.
 
     Attributes:
         idle_gangs: evaluates the GPU utilization of gangs.
@@ -353,7 +353,7 @@ def reclaims(config: QueueConfig) -> bool:
 
 
 class IdleGangs:
-    """Of one leader. Times are in unix seconds.
+    """Evaluates which gangs are idle, for one leader. Times are in unix seconds.
 
     Attributes:
         active: a ClusterQueue evicts idle gangs.

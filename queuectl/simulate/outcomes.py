@@ -26,7 +26,7 @@ class Waits:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of all jobs, or of one queue. Times are in seconds; means are over finished jobs.
+    """The figures of all jobs, or of one queue. Times are in seconds; means are over finished jobs.
 
     Attributes:
         jobs: of the trace, with the skipped ones and those that never fit.

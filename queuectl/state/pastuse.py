@@ -258,7 +258,7 @@ class _Ended:
 
 
 class BudgetSums:
-    """Of one process.
+    """The amounts that budgets have spent, as one process knows them.
 
     Attributes:
         counted: unix seconds before which everything is in the sums of the ledger; 0 = not known.

@@ -152,7 +152,7 @@ _BEGIN: Final = _Progress()
 
 
 class PendingWindow:
-    """Of one leader. Between two plans few gangs come or go, and only these are counted again.
+    """The pending gangs that the next plan of one leader considers. Between two plans few gangs come or go, and only these are counted again.
 
     Attributes:
         partial: some gangs have had no answer since the last change.

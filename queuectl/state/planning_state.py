@@ -55,7 +55,7 @@ class StoredUse:
 
 
 class PlanningState:
-    """Of one process.
+    """The state from which one process makes snapshots.
 
     Attributes:
         ledger: all workloads that are not Finished.

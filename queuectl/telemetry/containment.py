@@ -11,7 +11,7 @@ log = structlog.get_logger()
 
 
 class ContainmentMetrics:
-    """Of one process."""
+    """Counts what one process sets aside."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._failed = Counter(
@@ -56,7 +56,7 @@ class ContainmentMetrics:
 
 
 class CarefulMetrics:
-    """Of the careful starts of one process."""
+    """Counts the careful starts of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._begun = Gauge(

@@ -16,7 +16,7 @@ _COUNTERS: Final = {
 
 
 class NotificationMetrics:
-    """Of the deliveries of one process."""
+    """Counts the deliveries of one process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._counters = {

@@ -24,7 +24,7 @@ _GAUGES: Final = {
 
 
 class ShadowMetrics:
-    """Of one process. Only the leader records observations."""
+    """The metrics of shadow mode in one process. Only the leader records observations."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gauges = {

@@ -78,7 +78,7 @@ class DashboardClusterReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AccessScope:
-    """Of one request.
+    """The objects that the caller of one request may see.
 
     Attributes:
         who: user name of the caller.

@@ -25,7 +25,7 @@ _MANY_TIMES: Final = 10
 
 # ---- Numbers, times and states
 #
-# On all pages: a thin space between thousands, a space before a percent sign, a minus sign, and at most two digits after the point. Times are
+# On all pages: a thin space between thousands, no space before a percent sign, a minus sign, and at most two digits after the point. Times are
 # relative, with the exact time in UTC in their tooltip (the macros of _parts.html); calendar hours and days have UTC times.
 
 _THIN: Final = "\u202f"  # a space that does not break

@@ -45,7 +45,7 @@ GENERATION: Final = "example.com/generation"
 DEPARTMENTS, QUEUES = 4, 40
 RACK_HOSTS, BLOCK_RACKS = 16, 25
 FILLED: Final = 12
-"""Nodes of each rack that gangs hold: 75 %."""
+"""Nodes of each rack that gangs hold: 75%."""
 SMALL: Final = (2, 1, 1, 1)
 """Nodes of a rack whose pods have one GPU each, next to the nodes with pods of 8 GPUs; by the number of the rack."""
 SIZES: Final = (1, 1, 1, 1, 2, 2, 4, 4, 8, 12)

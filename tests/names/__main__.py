@@ -1,7 +1,7 @@
 """Checks the names of the code: ``python -m tests.names``.
 
 A public name, a parameter, and a local value that lives longer than ``LINES`` lines state a meaning: a word of ``EMPTY`` fits any
-value. The spelling is American. It prints a line for each such name, and exits with 1 if there are any.
+value. The spelling is American. The docstring of a class begins with a noun or a verb that states what the class is or does. It prints a line for each such name, and exits with 1 if there are any.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A name without a meaning. ``name`` begins with the class and the function that it is in."""
+    """A name or a docstring without a meaning. ``name`` begins with the class and the function that it is in."""
 
     path: str
     line: int
@@ -170,14 +170,21 @@ class _Names(ast.NodeVisitor):
 
 
 def findings(path: Path) -> list[Finding]:
-    """The names of a module that have no meaning, and its own."""
-    module = path.relative_to(ROOT)
+    """The names of a module that have no meaning, its own among them, and its classes whose docstrings have none."""
+    module = path.relative_to(ROOT).as_posix()
+    tree = ast.parse(path.read_text())
     visitor = _Names()
-    visitor.visit(ast.parse(path.read_text()))
-    return [
-        Finding(module.as_posix(), line, kind, name)
+    visitor.visit(tree)
+    names = [
+        Finding(module, line, kind, name)
         for kind, line, name in [("module", 1, path.stem), *visitor.names]
         if _is_wrong(name.rpartition(".")[2].strip("_").lower()) and name not in FIXED
+    ]
+    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    return names + [
+        Finding(module, node.lineno, "docstring of class", node.name)
+        for node in classes
+        if (ast.get_docstring(node) or "").startswith("Of ")
     ]
 
 

@@ -1,6 +1,6 @@
 """Run the traces: ``python -m tests.traces.compare FOLDER [--record] [--planner NAME] [--backfill NAME] [--rules NAME]``.
 
-It ends with 1 if FIFO or SJF of the reference rule differ from the reference by more than 1 %.
+It ends with 1 if FIFO or SJF of the reference rule differ from the reference by more than 1%.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ Point = tuple[str, float, float]
 
 
 class _Axis:
-    """One axis: it has all values and 100 %."""
+    """One axis: it has all values and 100%."""
 
     def __init__(self, values: Sequence[float], at: float, pixels: float) -> None:
         least, most = min((*values, 100.0)), max((*values, 100.0))

@@ -23,7 +23,7 @@ OVERVIEW: Final = Board(
         (
             "Now",
             (
-                Panel("Allocated $resource", "The part of the allocatable amount that gangs hold. Only ready nodes count, so it is above 100 % while gangs hold cordoned nodes.",
+                Panel("Allocated $resource", "The part of the allocatable amount that gangs hold. Only ready nodes count, so it is above 100% while gangs hold cordoned nodes.",
                       [Query(f"{USED} / {OFFERED}", "allocated")], Unit.SHARE, Look.NUMBER, 4, 4),
                 Panel("Free $resource", "Allocatable amount of ready nodes that no gang holds. Unmanaged pods can hold a part of it.",
                       [Query(FREE, "free")], Unit.RESOURCE, Look.NUMBER, 4, 4),

@@ -27,7 +27,7 @@ QUEUES: Final = Board(
         (
             "Quota of $resource",
             (
-                Panel("Use of nominal quota (%)", "Above 100 % the ClusterQueue borrows.",
+                Panel("Use of nominal quota (%)", "Above 100% the ClusterQueue borrows.",
                       [Query(f"{BY} (queuectl_cluster_queue_resource_usage{{{ROW}}}) / {BY} (queuectl_cluster_queue_nominal_quota{{{ROW}}} > 0)",
                              "{{cluster_queue}}")], Unit.SHARE, Look.BARS, 8),
                 Panel("Used and nominal quota ($resource)", "The amount that gangs hold, and the nominal quota.",
@@ -97,7 +97,7 @@ QUEUES: Final = Board(
                       [Query(f"histogram_quantile(0.5, sum by (le) (rate(queuectl_estimate_error_seconds_bucket{{{ONE}}}[30m])))", "p50"),
                        Query(f"histogram_quantile(0.95, sum by (le) (rate(queuectl_estimate_error_seconds_bucket{{{ONE}}}[30m])))", "p95")],
                       Unit.SECONDS, width=12, empty=NO_ESTIMATE),
-                Panel("Starts by the median and by the 90th percentile (%)", "If the estimates are right, half of the gangs start by the median, and 90 % by the 90th percentile. Over 6 hours.",
+                Panel("Starts by the median and by the 90th percentile (%)", "If the estimates are right, half of the gangs start by the median, and 90% by the 90th percentile. Over 6 hours.",
                       [Query(f"sum(increase(queuectl_estimated_starts_total{{{ONE}, result='by-median'}}[6h])) / (sum(increase(queuectl_estimated_starts_total{{{ONE}}}[6h])) > 0)", "by the median"),
                        Query(f"sum(increase(queuectl_estimated_starts_total{{{ONE}, result=~'by-median|by-p90'}}[6h])) / (sum(increase(queuectl_estimated_starts_total{{{ONE}}}[6h])) > 0)", "by the 90th percentile")],
                       Unit.SHARE, width=12, empty=NO_ESTIMATE),

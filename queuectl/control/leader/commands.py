@@ -134,7 +134,7 @@ REASON = "PodForceDeleted"
 
 
 class ForceDeletion:
-    """Of one leadership."""
+    """Deletes the pods that a dead node keeps terminating, for one leadership."""
 
     def __init__(
         self, cluster: Cluster, mirror: Mirror, ledger: Callable[[], Ledger], dead_seconds: float

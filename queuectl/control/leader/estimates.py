@@ -44,7 +44,7 @@ _PLANNING_SECONDS: Final = 1.0  # between two checks whether an estimate is to s
 
 
 class StartEstimator:
-    """Of one leadership."""
+    """Estimates the starts of pending gangs, for one leadership."""
 
     def __init__(
         self,

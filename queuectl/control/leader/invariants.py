@@ -34,7 +34,7 @@ EVENTS: Final = 5  # each time
 
 
 class InvariantChecker:
-    """Of one leadership."""
+    """Checks the invariants of the workloads of one leadership."""
 
     def __init__(
         self,

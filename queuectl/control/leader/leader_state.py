@@ -51,7 +51,7 @@ _NAMED: Final = 10  # Cohorts in one line of the log
 
 
 class LeaderState:
-    """Of one leadership.
+    """The leader's ledger in memory, for one leadership.
 
     Attributes:
         planning: what plans are made from.

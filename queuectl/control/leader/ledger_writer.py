@@ -37,7 +37,7 @@ _OF_A_STATE = (Intent.START, Intent.STOP)  # owed since the state was entered
 
 
 class LedgerWriter:
-    """Of one leadership.
+    """Writes the changes of one leadership to the database.
 
     Attributes:
         epoch: of the leadership; what is written under an older one than the database knows is refused.

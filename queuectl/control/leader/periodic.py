@@ -230,7 +230,7 @@ async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], Que
 
 @dataclass(frozen=True)
 class Maintenance:
-    """Of one leader. ``plan`` starts a plan."""
+    """Runs the periodic tasks of one leader. ``plan`` starts a plan."""
 
     store: LeaderStore
     cluster: Cluster

@@ -112,7 +112,7 @@ NOTHING_TO_PLAN: Final = "no gang is pending"
 
 
 class Planning:
-    """Of one leadership.
+    """Makes, verifies and commits the plans of one leadership.
 
     Attributes:
         between_plans: set while no plan is made. Other threads can wait for it.

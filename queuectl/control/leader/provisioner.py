@@ -56,7 +56,7 @@ class _Wanted:
 
 
 class Provisioner:
-    """Of one leadership."""
+    """Creates and deletes the requests for nodes of one leadership."""
 
     def __init__(
         self,

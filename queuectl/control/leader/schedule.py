@@ -26,7 +26,7 @@ from queuectl.lifecycle.refusals import WriteOutcome
 
 
 class Wakeup:
-    """Of one leadership.
+    """Wakes the loop of one leadership.
 
     Attributes:
         plan_due: the next cycle plans, even without an observation.

@@ -44,7 +44,7 @@ _PUT_OFF: Final = Reason(
 
 
 class GangsSetAside:
-    """Of one leadership.
+    """The gangs that one leadership sets aside.
 
     Attributes:
         proven: uids of the pending gangs in the last plan that passed.
@@ -184,7 +184,7 @@ _WITHOUT_OBJECT: Final = frozenset({Boundary.TASK, Boundary.QUESTION})
 
 
 class SetAsideObjects:
-    """Of one leader. It stores the newest object of each unit, redacted."""
+    """Stores the newest object of each unit that a leader sets aside, redacted."""
 
     def __init__(
         self, store: LeaderStore, mirror: Mirror, entry: Callable[[str], Entry | None], epoch: int

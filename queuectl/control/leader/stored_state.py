@@ -19,7 +19,7 @@ log = structlog.get_logger()
 
 
 class StoredState:
-    """Of one leader."""
+    """Reads the state of a leader from the database."""
 
     def __init__(
         self, store: LeaderStore, leader_state: LeaderState, metrics: MetricsRecorder, clock: Clock

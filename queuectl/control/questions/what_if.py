@@ -38,7 +38,7 @@ class ConfigurationSource(Protocol):
 
 
 class WhatIfPlanner:
-    """Of one process."""
+    """Answers what-if questions of one process."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class WhatIfPlanner:
         work = partial(_worked_out, seen.snapshot, documents, question, around, self._cache)
         trial = await self._throttle.work_out(work, TIMEOUT_SECONDS)
         if trial is None:
-            raise TookTooLong("the planner did not come to an end in time")
+            raise TookTooLong("the planner did not finish in time")
         return trial
 
 

@@ -81,7 +81,7 @@ def _wholly_free(state: CycleState, node: int) -> bool:
 
 @dataclass(eq=False)
 class PlannedStarts:
-    """Of one cycle.
+    """The planned starts of one cycle.
 
     Attributes:
         gangs: in the order in which they were planned.

@@ -346,7 +346,7 @@ def _search(
     solver: Solver,
 ) -> Feasibility:
     """Greedily, then by models: first only the blocking gangs move; then only these exist, which often refutes; then all move."""
-    # On 10,000 nodes, 93 % in use, plans of 50 gangs take 1.3 to 1.8 times the solves and up to 18 times the solver's time if all gangs
+    # On 10,000 nodes, 93% in use, plans of 50 gangs take 1.3 to 1.8 times the solves and up to 18 times the solver's time if all gangs
     # move at once, and 1.5 to 2.3 times the solves without the greedy placements (tests.bench.ablate).
     in_the_way = list(_in_the_way(movable, request, free))
     few = in_the_way[-1] if in_the_way else []

@@ -97,7 +97,7 @@ class Advice:
 
 
 class Adviser:
-    """Of one input."""
+    """Searches for a better configuration for one input."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ restores both for each row. The modules:
 
 - `fleet`: the nodes, the quota tree, and their documents;
 - `gangs`: a gang, independent of the system that starts it;
-- `fill`: the gangs that occupy 75 % of the GPUs;
+- `fill`: the gangs that occupy 75% of the GPUs;
 - `systems`: what a system under test does, the floor (no queue controller), and queuectl;
 - `kubelet`: starts programs of a system again that end by themselves;
 - `snapshots`: the filled clusters on the disk;
