@@ -69,7 +69,7 @@ class ProblemType(Enum):
     CLUSTER_UNAVAILABLE = ("cluster-unavailable", 503, "The API server is unavailable")
     ISSUER_UNAVAILABLE = ("issuer-unavailable", 503, "The OpenID Connect issuer is unavailable")
     TOOK_TOO_LONG = ("took-too-long", 503, "The answer took too long")
-    NOT_KNOWN_YET = ("not-known-yet", 503, "This process has not read the cluster yet")
+    NOT_KNOWN_YET = ("not-known-yet", 503, "This replica has not read the cluster yet")
     NOT_READY = ("not-ready", 503, "Not ready")
     NOT_LIVE = ("not-live", 503, "Not live")
 
@@ -101,8 +101,8 @@ class ApiProblem(Exception):
 
 
 def not_known_yet() -> ApiProblem:
-    """For a process that has not read the whole cluster yet."""
-    detail = "this process has not read the whole cluster yet; try again, or ask another replica"
+    """For a replica that has not read the whole cluster yet."""
+    detail = "this replica has not read the whole cluster yet; try again, or ask another replica"
     return ApiProblem(ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)})
 
 

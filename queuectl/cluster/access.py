@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Any, Final, Generic, Self, TypeVar
@@ -19,6 +18,7 @@ import msgspec
 
 from queuectl.cluster.client import Api, Forbidden, Method, ReadOnlyApi
 from queuectl.cluster.connection import Connection
+from queuectl.domain.bounded import RecentlyUsed
 from queuectl.domain.errors import ClusterUnavailable, TooManyReviews
 from queuectl.domain.identity import LONGEST_TOKEN, Caller, Right
 from queuectl.domain.pacing import Buckets
@@ -209,9 +209,8 @@ class Remembered(Generic[_CacheKey, _Answer]):
             clock: monotonic seconds.
         """
         self._good_for = good_for
-        self._most = most
         self._clock = clock
-        self._known: OrderedDict[_CacheKey, tuple[float, float, _Answer]] = OrderedDict()
+        self._known: RecentlyUsed[_CacheKey, tuple[float, float, _Answer]] = RecentlyUsed(most)
         self._asked: dict[_CacheKey, asyncio.Task[_Answer]] = {}
 
     def __len__(self) -> int:
@@ -238,10 +237,7 @@ class Remembered(Generic[_CacheKey, _Answer]):
         before = self._known.get(key)
         last = before[1] if before is not None and before[2] == answer else 0.0
         seconds = self._good_for(key, answer, last)
-        self._known[key] = (self._clock() + seconds, seconds, answer)
-        self._known.move_to_end(key)
-        while len(self._known) > self._most:
-            self._known.popitem(last=False)
+        self._known.put(key, (self._clock() + seconds, seconds, answer))
         return answer
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from queuectl.cluster.client import METADATA_ONLY, Api, Expired
 from queuectl.cluster.server import Discovered
 from queuectl.cluster.stream import LEVELS, decoded
 from queuectl.domain.arrays import object_of
+from queuectl.domain.bounded import RecentlyUsed
 from queuectl.domain.errors import (
     ClusterError,
     ClusterUnavailable,
@@ -264,7 +264,7 @@ class Events:
         self._api = api
         self._kinds = kinds
         self._clock = clock
-        self._sent: OrderedDict[tuple[str, str, str, str], _SentEvent] = OrderedDict()
+        self._sent = RecentlyUsed[tuple[str, str, str, str], _SentEvent](self.KEEP)
         self._instance = socket.gethostname()[:128] or MANAGER
 
     async def create(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
@@ -283,10 +283,7 @@ class Events:
             if await self._count_up(job, sent, now):
                 return
         name = await self._create(job, kind, reason, message, now)
-        self._sent[key] = _SentEvent(name, 1, now)
-        self._sent.move_to_end(key)
-        while len(self._sent) > self.KEEP:
-            self._sent.popitem(last=False)
+        self._sent.put(key, _SentEvent(name, 1, now))
 
     async def _count_up(self, job: JobRecord, sent: _SentEvent, now: float) -> bool:
         series = {"count": sent.count, "lastObservedTime": micro_time(now)}

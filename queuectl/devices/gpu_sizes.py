@@ -35,6 +35,7 @@ from queuectl.domain.devices import (
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.gpus import (
     NO_LABELS,
+    ZERO_GPUS,
     GpuWeights,
     PodGpus,
     amd_part,
@@ -54,7 +55,6 @@ _Gang = TypeVar("_Gang", Pending, Admitted)
 Claims: TypeAlias = Mapping[tuple[str, str], Claim]
 """By namespace and name."""
 _Labels: TypeAlias = Mapping[str, str]
-_NONE: Final = Fraction()
 _NO_DEVICES: Final = NodeDevices()
 
 
@@ -142,7 +142,7 @@ class GpuSizes:
         own = self._pods.get(key)
         if own is None:
             amounts = (gpus for _, gpus in self._requested(podset.shape, queue))
-            own = self._pods.keep(key, of_parts(in_parts(sum(amounts, _NONE))))
+            own = self._pods.keep(key, of_parts(in_parts(sum(amounts, ZERO_GPUS))))
         of_claims = ((name, claims.get((namespace, name))) for name in podset.shared_claims)
         size = PodGpus(
             own, tuple((name, self.of_claim(claim, queue)) for name, claim in of_claims if claim)
@@ -155,7 +155,7 @@ class GpuSizes:
         if claim.allocated is not None:
             return of_parts(in_parts(self.allocated(claim.allocated)))
         found = (self._request(request, queue)[1] for request in claim.spec.requests)
-        return of_parts(in_parts(sum(found, _NONE)))
+        return of_parts(in_parts(sum(found, ZERO_GPUS)))
 
     def _requested(self, shape: PodShape, queue: str) -> Iterator[tuple[str, Fraction]]:
         for resource in self._resources(shape.requests):
@@ -179,7 +179,7 @@ class GpuSizes:
 
     def _named(self, request: DeviceRequest) -> Fraction:
         options = (option for option in request.options if not option.admin)
-        return max(map(self.devices.by_name, options), default=_NONE)
+        return max(map(self.devices.by_name, options), default=ZERO_GPUS)
 
     def _of_queue(self, resource: str, queue: str) -> Fraction:
         size = self._known.get((queue, resource))
@@ -216,7 +216,7 @@ class GpuSizes:
         if shape.devices is None and self.classes.backing.keys().isdisjoint(shape.requests):
             return self._weights.counted(shape.requests, node.labels)
         found = (gpus for _, gpus in self.by_resource(shape, node, lambda _: node.labels))
-        return sum(found, _NONE)
+        return sum(found, ZERO_GPUS)
 
     def by_resource(
         self, shape: PodShape, node: Node | None, labels: Callable[[str], _Labels]
@@ -271,7 +271,7 @@ class GpuSizes:
             return each
         options = map(DeviceOption, self._classes_of[resource])
         sizes = (self.devices.requested(option, self._devices_of(node)) for option in options)
-        return max((size for size in sizes if size is not None), default=_NONE)
+        return max((size for size in sizes if size is not None), default=ZERO_GPUS)
 
     def units(self, resource: str) -> Mapping[str, float]:
         """Node name to the GPUs of one unit of a resource there."""
@@ -320,7 +320,7 @@ class GpuSizes:
 
     def allocated(self, devices: Iterable[AllocatedDevice]) -> Fraction:
         """GPUs of allocated devices. Access for administration takes none."""
-        return sum((self._allocated(one) for one in devices if not one.admin), _NONE)
+        return sum((self._allocated(one) for one in devices if not one.admin), ZERO_GPUS)
 
     def count_of(self, devices: Iterable[AllocatedDevice]) -> int:
         """The number of allocated devices that are GPUs or parts of GPUs. Exporters report each separately."""
@@ -329,7 +329,7 @@ class GpuSizes:
     def _allocated(self, allocated: AllocatedDevice) -> Fraction:
         device = self._by_id.get(allocated.id)
         if device is None:
-            return _NONE
+            return ZERO_GPUS
         totals = dict(device.kind.capacity)
         parts = [amount / totals[name] for name, amount in allocated.share if totals.get(name)]
         return self.devices.of(device) * max(parts, default=Fraction(1))
@@ -476,16 +476,18 @@ class DeviceGpus:
 
         Devices that consume the same counters are different divisions of one GPU, so the largest of them counts.
         """
-        whole, tainted = _NONE, _NONE
+        whole, tainted = ZERO_GPUS, ZERO_GPUS
         divided: dict[tuple[str, str, str], Fraction] = {}
         for device in node.devices:
             gpus = self.of(device)
             if device.consumes:
                 key = (device.id.driver, device.id.pool, device.consumes[0][0][0])
-                divided[key] = max(divided.get(key, _NONE), gpus)
+                divided[key] = max(divided.get(key, ZERO_GPUS), gpus)
             else:
                 whole += gpus
-                tainted += gpus if any(t.effect != "None" for t in device.kind.taints) else _NONE
+                tainted += (
+                    gpus if any(t.effect != "None" for t in device.kind.taints) else ZERO_GPUS
+                )
         return sum(divided.values(), whole), tainted
 
     def requested(self, option: DeviceOption, node: NodeDevices) -> Fraction | None:
@@ -511,7 +513,7 @@ class DeviceGpus:
         sizes = [self._share(node.devices[at], option) for at in selected]
         if not sizes:
             return None
-        return sum(sizes, _NONE) if option.count is None else max(sizes) * option.count
+        return sum(sizes, ZERO_GPUS) if option.count is None else max(sizes) * option.count
 
     def _share(self, device: Device, option: DeviceOption) -> Fraction:
         """The part of a shared device is the largest part of one of its capacities."""
@@ -535,7 +537,7 @@ class DeviceGpus:
                 return given[resource]
         if kind.driver.startswith(GPU_DRIVER) or any(map(self._weights.of, charged)):
             return _part(kind)
-        return _NONE
+        return ZERO_GPUS
 
 
 def _part(kind: DeviceKind) -> Fraction:

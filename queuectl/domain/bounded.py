@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final, TypeVar
 
 K = TypeVar("K")
@@ -23,3 +24,18 @@ class BoundedCache(dict[K, V]):
             self.clear()
         self[question] = answer
         return answer
+
+
+class RecentlyUsed(OrderedDict[K, V]):
+    """At most ``most`` values. A :meth:`put` beyond them forgets the oldest key. ``move_to_end`` makes a key the newest."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def put(self, key: K, value: V) -> None:
+        """Keep a value, as the newest one."""
+        self[key] = value
+        self.move_to_end(key)
+        if len(self) > self._most:
+            self.popitem(last=False)

@@ -248,7 +248,7 @@ def _amd_unit(resource: str, product: str, partition: str) -> GpuUnit | None:
 # ---- Parts of a physical GPU
 
 NO_LABELS: Final[Mapping[str, str]] = {}
-_NONE: Final = Fraction()
+ZERO_GPUS: Final = Fraction()
 _DIGITS: Final = 6
 
 
@@ -330,7 +330,7 @@ class PodGpus:
         claims: name and GPUs of each ResourceClaim that its pods share. They count once for all pods of the gang.
     """
 
-    each: Fraction = _NONE
+    each: Fraction = ZERO_GPUS
     claims: tuple[tuple[str, Fraction], ...] = ()
 
 
@@ -346,7 +346,7 @@ def of_parts(parts: int) -> Fraction:
 
 def summed(amounts: Iterable[Gpus]) -> Fraction:
     """The sum. Whole numbers, which most amounts are, are added as integers: a sum of fractions takes ten times as long."""
-    numerator, rest = 0, _NONE
+    numerator, rest = 0, ZERO_GPUS
     for amount in amounts:
         if amount.denominator == 1:
             numerator += amount.numerator
@@ -391,7 +391,7 @@ def _weight(weights: GpuWeights, resource: str, label_values: tuple[str | None, 
     if given is not None:
         return given
     unit = unit_of(resource, _labels(label_keys(resource), label_values))
-    return unit.gpus if unit is not None else _NONE
+    return unit.gpus if unit is not None else ZERO_GPUS
 
 
 @lru_cache(maxsize=4096)
@@ -407,7 +407,7 @@ def _counted(
     weights: GpuWeights, amounts: Resources, label_values: tuple[str | None, ...]
 ) -> Fraction:
     labels = _labels(_label_keys(weights, amounts), label_values)
-    return sum((gpus for _, gpus in weights.by_resource(amounts, labels)), _NONE)
+    return sum((gpus for _, gpus in weights.by_resource(amounts, labels)), ZERO_GPUS)
 
 
 @lru_cache(maxsize=16384)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
+
+from queuectl.domain.bounded import RecentlyUsed
 
 # ---- Pauses
 
@@ -32,7 +33,8 @@ class Buckets:
         self._per_second = per_second
         self._burst = float(burst)
         self._clock = clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when
+        # Tokens, and when. The key used longest ago has a full bucket again.
+        self._left = RecentlyUsed[str, tuple[float, float]](_MOST)
 
     def give_back(self, key: str) -> None:
         """Return one that was taken."""
@@ -45,10 +47,7 @@ class Buckets:
         left, at = self._left.get(key, (self._burst, now))
         left = min(self._burst, left + (now - at) * self._per_second)
         wait = 0.0 if left >= 1.0 else (1.0 - left) / self._per_second
-        self._left[key] = (left if wait else left - 1.0, now)
-        self._left.move_to_end(key)
-        if len(self._left) > _MOST:  # the key used longest ago has a full one again
-            self._left.popitem(last=False)
+        self._left.put(key, (left if wait else left - 1.0, now))
         return wait
 
 

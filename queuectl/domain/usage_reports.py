@@ -11,6 +11,7 @@ from typing import Final, Self
 
 from queuectl.domain.accounting import HOUR, Amounts, ClusterAmounts, LostWorkSum
 from queuectl.domain.errors import BadInput
+from queuectl.domain.gpus import ZERO_GPUS
 from queuectl.domain.reasons import BY_POLICY, FAILED_START
 
 # ---- Sums and figures
@@ -453,8 +454,6 @@ def points(
 #
 # total = effective + wasted + unknown, and wasted = idle + fragmented + unhealthy + unallocated. Efficiency = effective / total.
 
-_NONE: Final = Fraction()
-
 
 @dataclass(frozen=True, slots=True)
 class GpuParts:
@@ -469,12 +468,12 @@ class GpuParts:
         unknown: held by a gang or another pod without a measurement.
     """
 
-    effective: Fraction = _NONE
-    idle: Fraction = _NONE
-    fragmented: Fraction = _NONE
-    unhealthy: Fraction = _NONE
-    unallocated: Fraction = _NONE
-    unknown: Fraction = _NONE
+    effective: Fraction = ZERO_GPUS
+    idle: Fraction = ZERO_GPUS
+    fragmented: Fraction = ZERO_GPUS
+    unhealthy: Fraction = ZERO_GPUS
+    unallocated: Fraction = ZERO_GPUS
+    unknown: Fraction = ZERO_GPUS
 
     @property
     def total(self) -> Fraction:

@@ -24,7 +24,7 @@ from queuectl.domain.cluster_map import (
     TopologyLevel,
     utilization_of,
 )
-from queuectl.domain.gpus import summed
+from queuectl.domain.gpus import ZERO_GPUS, summed
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.usage_reports import NO_GPUS, GpuParts
@@ -38,7 +38,6 @@ from queuectl.reports.node_gpus import HeldGpus, gpus_on, sizes_of
 
 _GangsOn = list[list[GangOnNode]]
 _MILLION: Final = 1_000_000
-_NONE: Final = Fraction()
 
 
 def cluster_map_of(
@@ -128,7 +127,7 @@ def _node_counts(
                     for device in tainted.get(node.name, ())
                     for taint in effective(device)
                 ),
-                fragmented=Fraction(round(lost * _MILLION), _MILLION) if lost else _NONE,
+                fragmented=Fraction(round(lost * _MILLION), _MILLION) if lost else ZERO_GPUS,
                 tenants=tuple(sorted(tenants, key=lambda t: (-t.gpus, -t.pods, t.gang))),
                 other_pods=original.other_pods.get(node.name, NOTHING),
             )
@@ -212,12 +211,12 @@ def parts_of(occupancy: NodeOccupancy, gangs: Sequence[GangOnMap]) -> GpuParts:
     def take(amount: Fraction) -> Fraction:
         nonlocal left
         if amount <= 0:
-            return _NONE
+            return ZERO_GPUS
         taken = min(amount, left)
         left -= taken
         return taken
 
-    effective, idle, held, unmeasured = _NONE, _NONE, _NONE, _NONE
+    effective, idle, held, unmeasured = ZERO_GPUS, ZERO_GPUS, ZERO_GPUS, ZERO_GPUS
     for tenant in occupancy.tenants:
         share = used_share(gangs[tenant.gang].use)
         held += tenant.gpus
@@ -227,10 +226,10 @@ def parts_of(occupancy: NodeOccupancy, gangs: Sequence[GangOnMap]) -> GpuParts:
             measured = take(tenant.gpus)
             used = measured * Fraction(round(share * _MILLION), _MILLION)
             effective, idle = effective + used, idle + measured - used
-    others = gpus - free - held if free != gpus or held else _NONE
-    unknown = take(unmeasured + max(others, _NONE)) if others or held else _NONE
+    others = gpus - free - held if free != gpus or held else ZERO_GPUS
+    unknown = take(unmeasured + max(others, ZERO_GPUS)) if others or held else ZERO_GPUS
     free = take(free)
-    fragmented = min(occupancy.fragmented, free) if occupancy.open else _NONE
-    unallocated = _NONE if not occupancy.open else free - fragmented if fragmented else free
-    unhealthy = left + (_NONE if occupancy.open else free)
+    fragmented = min(occupancy.fragmented, free) if occupancy.open else ZERO_GPUS
+    unallocated = ZERO_GPUS if not occupancy.open else free - fragmented if fragmented else free
+    unhealthy = left + (ZERO_GPUS if occupancy.open else free)
     return GpuParts(effective, idle, fragmented, unhealthy, unallocated, unknown)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.shared import charged_gangs
 from queuectl.domain.accounting import ClusterGpus
 from queuectl.domain.fleet import Node
-from queuectl.domain.gpus import summed
+from queuectl.domain.gpus import ZERO_GPUS, summed
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.cache import PlannerCache
-
-_NONE: Final = Fraction()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class HeldGpus:
         held: dict[str, Held] = {}
         for name, pods, gpus in self.parts(gang):
             if name in nodes:
-                was = held.get(name, Held(0, _NONE))
+                was = held.get(name, Held(0, ZERO_GPUS))
                 held[name] = Held(was.pods + pods, was.gpus + gpus)
         return held
 
@@ -83,7 +80,7 @@ class HeldGpus:
                 if known is not None and mine and claim not in counted:
                     counted.add(claim)
                     found = self._sizes.by_claim(known, nodes.get(first))
-                    yield first, 0, sum((gpus for _, gpus in found), _NONE)
+                    yield first, 0, sum((gpus for _, gpus in found), ZERO_GPUS)
 
 
 def gpus_on(
@@ -101,7 +98,7 @@ def gpus_on(
     own = sizes.of_node(node)
     if sizes.has_devices(node):
         left = own.gpus - held - others_on(node, original, sizes)
-        return GpusOnNode(own.gpus, max(left, _NONE), own.failed)
+        return GpusOnNode(own.gpus, max(left, ZERO_GPUS), own.failed)
     return GpusOnNode(own.gpus, sizes.plugins(free, node), own.failed)
 
 
@@ -123,8 +120,8 @@ def cluster_gpus(original: Snapshot, cache: PlannerCache) -> ClusterGpus:
     }
     held_gpus = HeldGpus(original, sizes)
     certain = own.keys() - doubtful
-    held: dict[str, Fraction] = dict.fromkeys(doubtful, _NONE)
-    gone = _NONE
+    held: dict[str, Fraction] = dict.fromkeys(doubtful, ZERO_GPUS)
+    gone = ZERO_GPUS
     for gang in original.admitted:
         for name, _, part in held_gpus.parts(gang, besides=certain):
             if name in nodes:
@@ -136,10 +133,10 @@ def cluster_gpus(original: Snapshot, cache: PlannerCache) -> ClusterGpus:
         for name in original.other_pods.keys() | original.other_devices.keys()
         if name in nodes
     }
-    unhealthy = _NONE
+    unhealthy = ZERO_GPUS
     for name in doubtful:
         gpus, node = own[name], nodes[name]
-        left = max(gpus.gpus + gpus.failed - held[name] - free_pods.get(name, _NONE), _NONE)
+        left = max(gpus.gpus + gpus.failed - held[name] - free_pods.get(name, ZERO_GPUS), ZERO_GPUS)
         closed = not node.ready or node.unschedulable
         unhealthy += left if closed else min(left, gpus.failed)
     physical = summed(one.gpus + one.failed for one in own.values())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Counts
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -30,6 +29,7 @@ from prometheus_client.registry import Collector
 
 from queuectl.distribution import version
 from queuectl.domain.accounting import UNITS
+from queuectl.domain.bounded import RecentlyUsed
 from queuectl.domain.estimates import Arrival, RunTimeSource
 from queuectl.domain.followed import FollowedReport
 from queuectl.domain.ledger import Entry, EntryChange, Invariant, State
@@ -415,7 +415,7 @@ class CallerMetrics(Collector):
         self, registry: CollectorRegistry, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._clock = clock
-        self._seen: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._seen = RecentlyUsed[tuple[str, str], float](_MOST)
         self._lock = Lock()  # metrics are read in a thread
         self._closed = Counter(
             "queuectl_api_closed_connections_total",
@@ -428,10 +428,7 @@ class CallerMetrics(Collector):
     def note(self, caller: str, address: str) -> None:
         """Note a request with valid credentials."""
         with self._lock:
-            self._seen[caller, address] = self._clock()
-            self._seen.move_to_end((caller, address))
-            if len(self._seen) > _MOST:
-                self._seen.popitem(last=False)
+            self._seen.put((caller, address), self._clock())
 
     def closed(self, reason: str) -> None:
         """Count a connection that is closed."""

@@ -13,7 +13,7 @@ from queuectl.domain.quantity import format_quantity
 from queuectl.domain.workload import PodSet, PodShape
 from queuectl.objects.kubernetes.namespace_limits import WireLimitRange, read_limit_range
 from queuectl.objects.kubernetes.pods import write_toleration
-from queuectl.objects.kubernetes.requests import pod_requests, read_needs
+from queuectl.objects.kubernetes.requests import read_needs, read_pod_needs
 from queuectl.objects.kubernetes.templates import WireRuntimeClass, read_runtime_class
 from queuectl.objects.kubernetes.wire import TemplateSpec
 from tests.doubles.apiserver import Document, Server
@@ -79,7 +79,7 @@ def _accepted(server: Server, pod: Document) -> bool:
     podset = PodSet(
         "pod",
         1,
-        PodShape(pod_requests(spec)),
+        PodShape(read_pod_needs(spec)[1]),
         needs=replace(read_needs(spec), runtime_class=spec.runtime_class_name or ""),
         rules=NodeRules(tuple((spec.node_selector or {}).items())),
     )

@@ -27,7 +27,7 @@ from queuectl.objects.kubernetes.nodes import (
     version_of,
 )
 from queuectl.objects.kubernetes.pods import pin_patch, read_pod
-from queuectl.objects.kubernetes.requests import pod_requests, read_amount
+from queuectl.objects.kubernetes.requests import read_amount, read_pod_needs
 from queuectl.objects.kubernetes.templates import read_podset
 from queuectl.objects.kubernetes.wire import (
     PodSpec,
@@ -156,7 +156,7 @@ def test_requests_are_counted_as_kube_scheduler_does(
     name: str, wire: type[PodSpec | TemplateSpec]
 ) -> None:
     spec, expected = REQUESTS[name]
-    assert pod_requests(msgspec.convert(spec, wire)) == Resources({**expected, "pods": 1})
+    assert read_pod_needs(msgspec.convert(spec, wire))[1] == Resources({**expected, "pods": 1})
 
 
 def sized(cpu: str) -> dict[str, Any]:
@@ -287,7 +287,7 @@ def test_requests_are_the_peak_over_the_life_of_the_pod(
         ],
         "initContainers": init,
     }
-    read = pod_requests(msgspec.convert(spec, PodSpec))
+    read = read_pod_needs(msgspec.convert(spec, PodSpec))[1]
     for resource, unit in (("cpu", 1000), ("memory", 1), ("x/y", 1)):
         # Replay the pod's life: what runs at each moment.
         beside, peak = 0, 0

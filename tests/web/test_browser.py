@@ -172,7 +172,7 @@ async def test_the_map_appears_when_the_nodes_are_listed(
     page = await open_page(browser, address)
     snapshot, sample.cluster_reader.snapshot = sample.cluster_reader.snapshot, None
     await page.goto("/ui/nodes")
-    await expect(page.locator("#main")).to_contain_text("has not listed the nodes yet")
+    await expect(page.locator("#main")).to_contain_text("has not read the cluster yet")
     sample.cluster_reader.snapshot = snapshot
     await page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
     await expect(page.locator("#map-key li").first).to_be_visible()

@@ -412,8 +412,8 @@ async def test_without_a_snapshot_the_pages_show_the_ledger(
     sample.cluster_reader.snapshot = None
     overview, nodes = await pages.get("/ui/"), await pages.get("/ui/nodes")
     assert "Gangs pending" in overview.text
-    assert "does not know the cluster yet" in overview.text
-    assert "has not listed the nodes yet" in nodes.text
+    assert "has not read the cluster yet" in overview.text
+    assert "has not read the cluster yet" in nodes.text
     assert "use not known yet" in (await pages.get("/ui/queues/vision")).text
     assert (await pages.get("/ui/nodes/data")).status_code == 503
 

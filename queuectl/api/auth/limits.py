@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
@@ -15,6 +14,7 @@ from queuectl.api import problems
 from queuectl.api.access import ANONYMOUS, caller_of
 from queuectl.api.connections import connection_of, network_of
 from queuectl.api.problems import ApiProblem, ProblemType
+from queuectl.domain.bounded import RecentlyUsed
 from queuectl.domain.pacing import Buckets
 
 _Found = TypeVar("_Found")
@@ -37,7 +37,7 @@ class UnknownCallerLimit:
 
     def __init__(self, buckets: Buckets) -> None:
         self._buckets = buckets
-        self._valid: OrderedDict[str, None] = OrderedDict()  # by hash, the last used last
+        self._valid = RecentlyUsed[str, None](_MOST_VALID)  # by hash
 
     async def look_up(
         self, request: Request, credentials: str, find: Callable[[], Awaitable[_Found | None]]
@@ -70,10 +70,7 @@ class UnknownCallerLimit:
 
     def remember(self, credentials: str) -> None:
         """These credentials are valid, for example because they are new."""
-        self._valid[_hash(credentials)] = None
-        self._valid.move_to_end(_hash(credentials))
-        if len(self._valid) > _MOST_VALID:
-            self._valid.popitem(last=False)
+        self._valid.put(_hash(credentials), None)
 
 
 class RateLimit:

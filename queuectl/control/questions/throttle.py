@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
+from queuectl.domain.bounded import RecentlyUsed
 from queuectl.domain.errors import TookTooLong
 from queuectl.planner import StopSignal
 
@@ -67,7 +67,7 @@ class PlannerThrottle:
         self._share = share
         self._queue: list[_Waiting] = []
         self._now: _Waiting | None = None
-        self._used: OrderedDict[str, _Used] = OrderedDict()
+        self._used = RecentlyUsed[str, _Used](_REMEMBERED)
         self._rested = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._left: dict[Future[Any], str] = {}
@@ -176,10 +176,7 @@ class PlannerThrottle:
         now = asyncio.get_running_loop().time()
         pause = took * (1.0 - self._share) / self._share
         before = self._used.get(caller, _Used())
-        self._used[caller] = _Used(before.until(now) + took, now, now + pause)
-        self._used.move_to_end(caller)
-        if len(self._used) > _REMEMBERED:
-            self._used.popitem(last=False)
+        self._used.put(caller, _Used(before.until(now) + took, now, now + pause))
         self._rested = now + min(pause, OTHERS_SECONDS)
 
 

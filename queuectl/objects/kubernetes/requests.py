@@ -130,15 +130,6 @@ def read_vector(amounts: Mapping[str, Quantity] | None, *, round_up: bool) -> Re
     return _vector(amounts or {}, round_up)
 
 
-def pod_requests(spec: PodLike) -> Resources:
-    """Effective requests of one pod, ``pods`` = 1 included.
-
-    Raises:
-        RequestError: naming the container's field and the value.
-    """
-    return read_pod_needs(spec)[1]
-
-
 def held_requests(spec: PodSpec, status: PodStatus) -> Resources:
     """The requests of a pod, as kube-scheduler counts them while the kubelet resizes the pod in place.
 

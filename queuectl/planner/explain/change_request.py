@@ -65,14 +65,8 @@ def more_pods(ctx: GangContext, fix: SuggestedFix) -> Sequence[tuple[SuggestedCh
     [change] = fix.changes
     assert isinstance(change, FewerPods)
     podset = next(p for p in ctx.pending.workload.podsets if p.name == change.podset)
-    count = change.count + _step(podset)
+    count = change.count + podset.slice_size
     return [(replace(change, count=count),)] if count < podset.count else []
-
-
-def _step(podset: PodSet) -> int:
-    """Pods by which its size can change."""
-    slices = podset.topology.slices if podset.topology is not None else ()
-    return slices[0].size if slices else 1
 
 
 def largest_part(ctx: GangContext, enough: Callable[[FewerPods], bool]) -> SuggestedFix | None:
@@ -81,7 +75,7 @@ def largest_part(ctx: GangContext, enough: Callable[[FewerPods], bool]) -> Sugge
     podset = max(workload.podsets, key=lambda p: (p.count, p.name), default=None)
     if podset is None or any(p.min_count is not None for p in workload.podsets):
         return None
-    step = _step(podset)
+    step = podset.slice_size
 
     def part(slices: int) -> FewerPods:
         return FewerPods(ctx.uid, podset.name, slices * step)

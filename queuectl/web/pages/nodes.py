@@ -193,7 +193,7 @@ def routes(site: Site) -> list[Route]:
     async def data(request: Request) -> Response:
         access, plan = await visible_plan(request)
         if plan is None:
-            raise ApiProblem(ProblemType.NOT_READY, "this replica has not listed the nodes yet")
+            raise ApiProblem(ProblemType.NOT_READY, "this replica has not read the cluster yet")
         body = orjson.dumps(columns(plan, access))
         return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Final
 
 from starlette.requests import Request
@@ -12,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.domain.cluster_map import ClusterMap
-from queuectl.domain.gpus import rounded, summed
+from queuectl.domain.gpus import ZERO_GPUS, rounded, summed
 from queuectl.domain.queries import WaitingOrder
 from queuectl.domain.usage_reports import NO_GPUS, GpuParts
 from queuectl.domain.utilization import UseState
@@ -25,7 +24,6 @@ from queuectl.web.site import Site
 
 _LONGEST: Final = 8
 _LATEST: Final = 8
-_NONE: Final = Fraction()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +64,14 @@ def sums_of(cluster_map: ClusterMap) -> Sums:
     everything = summed(occupancy.gpus for occupancy in cluster_map.occupancies)
     free = summed(occupancy.free_gpus for occupancy in takes)
     unused = summed(occupancy.free_gpus for occupancy in cluster_map.occupancies)
-    use = dict.fromkeys(UseState, _NONE)
+    use = dict.fromkeys(UseState, ZERO_GPUS)
     for gang in cluster_map.gangs:
         use[gang.use.state if gang.use is not None else UseState.UNKNOWN] += gang.gpus
     others = everything - unused - summed(use.values())
     parts = (
         ("in use", "active", use[UseState.ACTIVE] + use[UseState.LOW]),
         ("warming up", "warmup", use[UseState.WARMUP]),
-        ("not measured", "unknown", use[UseState.UNKNOWN] + max(_NONE, others)),
+        ("not measured", "unknown", use[UseState.UNKNOWN] + max(ZERO_GPUS, others)),
         ("idle or stuck", "idle", use[UseState.IDLE] + use[UseState.STUCK]),
         ("free", "free", free),
         ("free on nodes out of service", "out", unused - free),
