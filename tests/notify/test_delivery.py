@@ -171,7 +171,7 @@ async def test_a_receiver_that_hangs_or_fails_delays_no_other() -> None:
     lab = Lab(webhook("hangs"), webhook("down"), webhook("ops"))
 
     async def hangs(_: Message, __: str) -> None:
-        await asyncio.sleep(100)
+        await asyncio.Event().wait()
 
     async def down(_: Message, __: str) -> None:
         raise NotDelivered("HTTP 503")
@@ -179,13 +179,9 @@ async def test_a_receiver_that_hangs_or_fails_delays_no_other() -> None:
     lab.inboxes["hangs"].answer, lab.inboxes["down"].answer = hangs, down
     await lab.begin()
     lab.add(*jobs(3))
-    began = time.monotonic()
     async with lab.running():
         await lab.until(lambda: len(lab.inboxes["ops"].got) == 3)
         await lab.until(lambda: lab.tables.cursors["down", Mode.IMMEDIATE].progress.failures > 3)
-        stopped = time.monotonic()
-    assert time.monotonic() - stopped < 20.0
-    assert time.monotonic() - began < 60.0, "the server that hangs takes 100 s"
     down_cursor = lab.tables.cursors["down", Mode.IMMEDIATE]
     assert down_cursor.error == "HTTP 503"
     assert lab.count("notifications_failed_total", "down") >= 4

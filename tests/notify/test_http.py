@@ -185,7 +185,7 @@ async def test_an_endless_or_slow_answer_holds_no_message(tls: Tls) -> None:
             response.content_length = 1000
         await response.prepare(request)
         if request.path == "/stalls":
-            await asyncio.sleep(5)
+            await asyncio.Event().wait()
         block = gzip.compress(bytes(10**6)) if request.path == "/bomb" else bytes(65_536)
         while True:
             await response.write(block)
@@ -193,9 +193,7 @@ async def test_an_endless_or_slow_answer_holds_no_message(tls: Tls) -> None:
 
     async with https_server(tls, endless) as got:
         for path in ("/endless", "/bomb", "/stalls"):
-            began = time.monotonic()
             await send(webhook(tls, got.port, path=path))
-            assert time.monotonic() - began < 4.0, "the server takes 5 s"
     assert len(got.bodies) == 3
     assert written < 20 * 2**20  # what the buffers of the system hold
 
@@ -223,13 +221,11 @@ async def test_a_receiver_that_does_not_speak_http_fails(tls: Tls) -> None:
                     await asyncio.sleep(0.05)
             writer.write(content)
             await writer.drain()
-            await asyncio.sleep(5)
+            await asyncio.Event().wait()
 
         async with raw_server(session, tls) as port:
-            began = time.monotonic()
             with pytest.raises(NotDelivered, match=reason):
                 await send(webhook(tls, port))
-            assert time.monotonic() - began < 4.0, "the server takes 5 s"
 
 
 async def test_no_server_at_the_address(tls: Tls) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -184,8 +183,6 @@ def test_a_server_that_does_not_answer_offers_no_name_and_is_quiet(
     monkeypatch.setattr(complete, "SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        begun = time.monotonic()
         assert offered("explain tr", address, monkeypatch, capsys) == []
-        assert time.monotonic() - begun < 20
     assert offered("explain tr", "http://127.0.0.1:9", monkeypatch, capsys) == []
     assert offered("explain tr", "no address", monkeypatch, capsys) == []
