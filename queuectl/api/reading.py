@@ -102,25 +102,25 @@ def read_json(body: bytes, most: int = MAX_VALUES) -> Any:
     return _bounded(value, most)
 
 
-def read_yaml(body: bytes, most: int = MAX_VALUES) -> Any:
-    """The value of a YAML text that has an equivalent in JSON. Arguments and errors as for :func:`read_json`."""
-    return _read_yaml(body, most, _Loader.get_single_data)
+def read_yaml(body: bytes) -> Any:
+    """The value of a YAML text that has an equivalent in JSON. Errors as for :func:`read_json`."""
+    return _read_yaml(body, _Loader.get_single_data)
 
 
-def read_yaml_stream(body: bytes, most: int = MAX_VALUES) -> list[Any]:
+def read_yaml_stream(body: bytes) -> list[Any]:
     """The values of all documents of a YAML text, together within the bounds of one. Otherwise as :func:`read_yaml`."""
-    values: list[Any] = _read_yaml(body, most, _Loader.documents)
+    values: list[Any] = _read_yaml(body, _Loader.documents)
     return values
 
 
-def _read_yaml(body: bytes, most: int, read: Callable[[_Loader], Any]) -> Any:
+def _read_yaml(body: bytes, read: Callable[[_Loader], Any]) -> Any:
     try:
         text = body.decode()
         if text.startswith("%") or "\n%" in text:
             raise malformed("not YAML: directives are not accepted")
-        value = _load(text, most, read)
+        value = _load(text, read)
         # Through JSON: what only YAML has (sets, binary) must not reach the database.
-        return _bounded(orjson.loads(orjson.dumps(value)), most)
+        return _bounded(orjson.loads(orjson.dumps(value)), MAX_VALUES)
     except yaml.MarkedYAMLError as error:
         detail = f"{place_of(error)}: {problem_of(error)}".removeprefix(": ")
         raise malformed(detail) from error
@@ -174,8 +174,8 @@ def _bounded(body: Any, most: int) -> Any:
     return body
 
 
-def _load(text: str, most: int, read: Callable[[_Loader], Any]) -> Any:
-    loader = _Loader(text, most, MAX_DEPTH)
+def _load(text: str, read: Callable[[_Loader], Any]) -> Any:
+    loader = _Loader(text, MAX_VALUES, MAX_DEPTH)
     try:
         return read(loader)
     finally:

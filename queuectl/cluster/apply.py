@@ -28,6 +28,8 @@ OF_PODS: Final = frozenset(
     {"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "StatefulSet"}
 )
 """Kinds that are for the pods of queuectl only."""
+IN_FORCE_SECONDS: Final = 30.0
+"""The time in which new admission policies act."""
 
 
 def deploy_folder() -> Path:
@@ -119,25 +121,23 @@ async def _targets(api: Api, documents: Iterable[Document]) -> AsyncIterator[tup
         yield document, _target(document, *collections[version, kind])
 
 
-async def wait_until_in_force(
-    api: Api, namespace: str = SYSTEM_NAMESPACE, *, kueue: bool = False, seconds: float = 30.0
-) -> None:
+async def wait_until_in_force(api: Api, *, kueue: bool = False) -> None:
     """Wait until the admission policies act; ``kueue``: also on jobs with Kueue's label.
 
     A server needs a few seconds to load the schema of a new kind before it can mutate it. Until then it answers 503. It loads changes of
     policies in their order, so two more policies show when all earlier ones are in force. They are deleted at the end.
 
     Raises:
-        ClusterUnavailable: they do not act after ``seconds``; the message names the missing parts.
+        ClusterUnavailable: they do not act after :data:`IN_FORCE_SECONDS`; the message names the missing parts.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
+    deadline = loop.time() + IN_FORCE_SECONDS
     name = f"{MANAGER}-set-up-{uuid4().hex[:8]}"
     try:
-        while missing := await _missing(api, namespace, kueue, name):
+        while missing := await _missing(api, SYSTEM_NAMESPACE, kueue, name):
             if loop.time() > deadline:
                 raise ClusterUnavailable(
-                    f"after {seconds:.0f} s still not in force: {'; '.join(missing)}"
+                    f"after {IN_FORCE_SECONDS:.0f} s still not in force: {'; '.join(missing)}"
                 )
             await asyncio.sleep(0.1)
     finally:

@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 
 
-def unnest_rows(columns: Sequence[Column[Any]], alias: str = "given") -> TableValuedAlias:
+def unnest_rows(columns: Sequence[Column[Any]]) -> TableValuedAlias:
     """A row source with these columns, fed by one array parameter per column (see :func:`arrays`)."""
     parameters = []
     for source in columns:
@@ -40,7 +40,7 @@ def unnest_rows(columns: Sequence[Column[Any]], alias: str = "given") -> TableVa
         array: ARRAY[Any] = ARRAY(_element(source), dimensions=1)
         parameters.append(cast(bindparam(_parameter(source), type_=array), array))
     names = [column(source.name, _element(source)) for source in columns]
-    return func.unnest(*parameters).table_valued(*names, name=alias).render_derived(name=alias)
+    return func.unnest(*parameters).table_valued(*names, name="given").render_derived(name="given")
 
 
 def arrays(columns: Iterable[Column[Any]], rows: Sequence[Row]) -> dict[str, list[Any]]:

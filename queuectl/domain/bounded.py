@@ -33,9 +33,9 @@ class RecentlyUsed(OrderedDict[K, V]):
         super().__init__()
         self._most = most
 
-    def put(self, key: K, value: V) -> None:
+    def put(self, key: K, newest: V) -> None:
         """Keep a value, as the newest one."""
-        self[key] = value
+        self[key] = newest
         self.move_to_end(key)
         if len(self) > self._most:
             self.popitem(last=False)

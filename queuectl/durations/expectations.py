@@ -125,9 +125,8 @@ class RunTimeEstimator:
     The same runs in the same order always give the same estimates. One thread adds runs; others can ask in the meantime.
     """
 
-    def __init__(self, *, limit: int = MOST_RUN_TIMES, most_groups: int = _GROUPS) -> None:
+    def __init__(self, *, most_groups: int = _GROUPS) -> None:
         self._samples: dict[Hashable, RunTimeSample] = {}
-        self._kept = limit
         self._most = most_groups
 
     def __len__(self) -> int:
@@ -142,7 +141,7 @@ class RunTimeEstimator:
         """Learn from a finished run."""
         for group in groups(run.work):
             sample = self._samples.pop(group, None) or RunTimeSample()
-            self._samples[group] = sample.with_run(run.seconds, self._kept)
+            self._samples[group] = sample.with_run(run.seconds, MOST_RUN_TIMES)
         while len(self._samples) > self._most:
             del self._samples[next(iter(self._samples))]
 

@@ -196,15 +196,12 @@ class LocalCluster:
         identity = self._authority().client(name, groups)
         return self._write_kubeconfig(name, identity)
 
-    def kubeconfig_for_service_account(
-        self, namespace: str, name: str, *, hours: float = 24
-    ) -> Path:
-        """A kubeconfig with a token of an existing ServiceAccount.
+    def kubeconfig_for_service_account(self, namespace: str, name: str) -> Path:
+        """A kubeconfig with a token of an existing ServiceAccount, valid for a day.
 
         Args:
             namespace: Its namespace.
             name: Its name.
-            hours: Validity of the token; at least ten minutes.
 
         Raises:
             RequestError: The ServiceAccount does not exist.
@@ -212,7 +209,7 @@ class LocalCluster:
         request = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": {"expirationSeconds": int(dt.timedelta(hours=hours).total_seconds())},
+            "spec": {"expirationSeconds": int(dt.timedelta(days=1).total_seconds())},
         }
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
         token = self.client.create(path, request)["status"]["token"]

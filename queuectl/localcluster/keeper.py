@@ -165,13 +165,13 @@ class Keeper:
             time.sleep(0.01)
 
 
-def remove_tree(directory: Path, seconds: float = _REMOVE_SECONDS) -> None:
+def remove_tree(directory: Path) -> None:
     """Delete a directory to which a program with its own session can still write while it ends.
 
     The keeper cannot wait for such a program, for example a database that the kernel signals at the end of its owner. A file
     that appears during the removal makes it fail, and the removal is repeated for some time.
     """
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + _REMOVE_SECONDS
     while True:
         shutil.rmtree(directory, ignore_errors=True)
         if not directory.exists() or time.monotonic() > deadline:

@@ -71,8 +71,8 @@ class LineProgress:
 class Spinner:
     """A live line for a terminal, below the finished steps with their times."""
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+    def __init__(self) -> None:
+        self._console = Console(stderr=True)
         self._status: Status | None = None
         self._what = self._coming = ""
         self._began = time.monotonic()

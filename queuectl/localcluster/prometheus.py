@@ -189,26 +189,19 @@ def _home_of(keeper: KeeperHandle | None) -> tuple[Path, KeeperHandle]:
     return home, keeper
 
 
-def exporters_job(
-    targets_url: str, *, honor_labels: bool, seconds: float | None = None
-) -> dict[str, Any]:
+def exporters_job(targets_url: str, *, honor_labels: bool) -> dict[str, Any]:
     """The scrape configuration of GPU exporters with HTTP service discovery.
 
     Args:
         targets_url: URL of the service discovery.
         honor_labels: keep their labels `pod` and `namespace`; otherwise these become `exported_pod` and
             `exported_namespace`, because the target has the same labels.
-        seconds: seconds between scrapes; None = the default of the server.
     """
-    job = {
+    return {
         "job_name": EXPORTERS_JOB,
         "honor_labels": honor_labels,
         "http_sd_configs": [{"url": targets_url, "refresh_interval": "1s"}],
     }
-    if seconds is not None:
-        job |= {"scrape_interval": f"{round(seconds * 1000)}ms"}
-        job |= {"scrape_timeout": f"{round(seconds * 1000)}ms"}
-    return job
 
 
 def check_rules(*paths: Path) -> str:
