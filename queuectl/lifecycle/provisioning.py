@@ -122,7 +122,7 @@ def _listed(checks: Checks, lease: CapacityLease | None) -> str:
     if not awaited:
         return "all its admission checks are ready; it starts with the next plan"
     if lease is not None and lease.placement.awaits_nodes:
-        return f"its quota is reserved, and its nodes are requested: {awaited}"
+        return f"its quota is reserved, and it waits for its nodes: {awaited}"
     return f"its quota and its nodes are reserved until its admission checks are ready: {awaited}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from operator import attrgetter
-from typing import Final, Protocol, assert_never
+from typing import Final, Protocol, TypeVar, assert_never
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.admission import AdmissionObjects
@@ -71,6 +71,7 @@ from queuectl.state.pod_groups import (
 )
 from queuectl.state.provisioning import ProvisioningRequests
 
+_Named = TypeVar("_Named", NamespaceRecord, PriorityClassRecord)
 MOST_ENDED: Final = 10_000  # ends of deleted jobs that are kept, for a process that reads no ledger
 # The fields of a job's record on which a plan depends.
 asked_of: Final = attrgetter(
@@ -124,6 +125,15 @@ def _raised(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
         limit.key not in left or left[limit.key] > limit.hard - limit.used
         for limit in before.limits
     )
+
+
+def _keeps(table: dict[str, _Named], record: _Named) -> bool:
+    """Keep a record, unless a newer one is known. Returns whether it differs in more than its version."""
+    old = table.get(record.name)
+    if old is not None and old.version >= record.version:
+        return False
+    table[record.name] = record
+    return old is None or replace(old, version=record.version) != record
 
 
 def _indexes(job: JobRecord) -> tuple[bool, bool]:
@@ -658,12 +668,11 @@ class Mirror:
             self._keep_job(job, self.jobs.get(job.uid))
 
     def _keep_named(self, record: NamespaceRecord | PriorityClassRecord) -> None:
-        if isinstance(record, NamespaceRecord):
-            self.namespaces[record.name] = record
+        if isinstance(record, PriorityClassRecord):
+            self.planning_changed |= _keeps(self.priority_classes, record)
+        elif _keeps(self.namespaces, record):
             self._admission.put_namespace(record)
-        else:
-            self.priority_classes[record.name] = record
-        self.planning_changed = True
+            self.planning_changed = True
 
     def _upsert_job(self, job: JobRecord, old: JobRecord | None) -> None:
         if job.groups is not None:

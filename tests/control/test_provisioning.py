@@ -199,7 +199,7 @@ async def test_quota_is_held_while_nodes_are_made(database_url: str) -> None:
             uid, lambda e: "is not found" in e.reason.message, "its reason has the message"
         )
         assert entry.reason.message == (
-            "its quota is reserved, and its nodes are requested: "
+            "its quota is reserved, and it waits for its nodes: "
             "nodes (Pending: Capacity is not found, CA will try to find it later.)"
         )
         assert entry.lease is not None

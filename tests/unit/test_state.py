@@ -215,6 +215,27 @@ class TestMirror:
         assert world.mirror.fleet is not before
 
     @pytest.mark.parametrize(
+        ("old", "new", "planned"),
+        [
+            (NamespaceRecord("x", 1), NamespaceRecord("x", 1), False),
+            (NamespaceRecord("x", 1), NamespaceRecord("x", 2), False),
+            (NamespaceRecord("x", 1), NamespaceRecord("x", 2, deleting=True), True),
+            (NamespaceRecord("x", 2, deleting=True), NamespaceRecord("x", 1), False),
+            (PriorityClassRecord("x", 1, 5), PriorityClassRecord("x", 2, 5), False),
+            (PriorityClassRecord("x", 1, 5), PriorityClassRecord("x", 2, 6), True),
+        ],
+    )
+    def test_only_a_change_of_what_it_states_makes_a_plan_due(
+        self, old: Any, new: Any, planned: bool
+    ) -> None:
+        world = World(records=[old])
+        world.mirror.planning_changed = False
+        world.see(new)
+        assert world.mirror.planning_changed is planned
+        kept = {**world.mirror.namespaces, **world.mirror.priority_classes}["x"]
+        assert kept == max(old, new, key=lambda record: record.version)
+
+    @pytest.mark.parametrize(
         ("resource", "key", "record"),
         [
             ("nodes", "x", NodeRecord(Node("x"), 1)),
