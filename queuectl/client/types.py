@@ -1386,7 +1386,7 @@ class ShadowReportJson(AnswerJson):
 
     since: str
     until: str
-    lastMoment: str | None
+    lastObservation: str | None
     """The last observation; null = none yet."""
     observed: ShadowObservedJson
     limits: list[str]

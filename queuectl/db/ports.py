@@ -50,7 +50,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.search import SearchText, WorkloadSummary
-from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory
+from queuectl.domain.shadow import GangRecord, LastObservation, ShadowFold, ShadowHistory
 from queuectl.domain.shadow_trace import (
     ShadowTrace,
     SimulatedReport,
@@ -239,17 +239,17 @@ class ShadowReports(Protocol):
 class ShadowStore(ShadowReports, Protocol):
     """The records of shadow mode, for its leader."""
 
-    async def last(self) -> LastMoment | None:
-        """The last moment; None before the first one."""
+    async def last(self) -> LastObservation | None:
+        """The last observation; None before the first one."""
 
     async def records(self, uids: Iterable[str]) -> Mapping[str, GangRecord]:
         """The records of those of these gangs that have one, by uid."""
 
     async def book(self, since: float) -> TraceBook:
-        """The state with which the next moment is compared; gangs that left before ``since`` (unix seconds) are not in it."""
+        """The state with which the next observation is compared; gangs that left before ``since`` (unix seconds) are not in it."""
 
     async def trace(self, since: float) -> ShadowTrace | None:
-        """The trace, without gangs that left before ``since`` (unix seconds); None before the first moment."""
+        """The trace, without gangs that left before ``since`` (unix seconds); None before the first observation."""
 
     async def keep_simulated(self, report: SimulatedReport, *, epoch: int) -> None:
         """Replace the simulated report.
@@ -261,12 +261,12 @@ class ShadowStore(ShadowReports, Protocol):
     async def keep(
         self, fold: ShadowFold, step: TraceStep, *, over: float | None, epoch: int
     ) -> None:
-        """Add what a moment adds, and make it the last one. ``over``: time of the moment before; None = there was none.
+        """Add what an observation adds, and make it the last one. ``over``: time of the observation before; None = there was none.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
-            StaleSnapshot: another moment is the last one; nothing was written.
-            StoreUnavailable: the outcome is unknown: read the last moment again.
+            StaleSnapshot: another observation is the last one; nothing was written.
+            StoreUnavailable: the outcome is unknown: read the last observation again.
         """
 
     async def prune(self, before: float, *, epoch: int) -> int:

@@ -1,7 +1,7 @@
-"""The records of shadow mode in Postgres: sums by hour, a record for each gang, the last moment, and the trace.
+"""The records of shadow mode in Postgres: sums by hour, a record for each gang, the last observation, and the trace.
 
-The last moment advances in the transaction that writes the sums, and only from the moment that the caller compared with. So no time
-between two moments is counted twice, whatever the leader.
+The last observation advances in the transaction that writes the sums, and only from the observation that the caller compared with. So no time
+between two observations is counted twice, whatever the leader.
 """
 
 from __future__ import annotations
@@ -26,7 +26,13 @@ from queuectl.db.tables import (
 from queuectl.db.usage import Transaction
 from queuectl.db.writes import require_epoch
 from queuectl.domain.errors import StaleSnapshot
-from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory, ShadowSums
+from queuectl.domain.shadow import (
+    GangRecord,
+    LastObservation,
+    ShadowFold,
+    ShadowHistory,
+    ShadowSums,
+)
 from queuectl.domain.shadow_trace import (
     NodeVersion,
     ShadowTrace,
@@ -66,9 +72,9 @@ class ShadowTables:
         self._transaction = transaction
         self._snapshot = snapshot
 
-    async def last(self) -> LastMoment | None:
+    async def last(self) -> LastObservation | None:
         """See :class:`queuectl.db.ports.ShadowStore`."""
-        async with self._snapshot("reading the last moment") as connection:
+        async with self._snapshot("reading the last observation") as connection:
             return await _last(connection)
 
     async def records(self, uids: Iterable[str]) -> Mapping[str, GangRecord]:
@@ -133,14 +139,14 @@ class ShadowTables:
         self, fold: ShadowFold, step: TraceStep, *, over: float | None, epoch: int
     ) -> None:
         """See :class:`queuectl.db.ports.ShadowStore`."""
-        async with self._transaction("writing a moment of shadow mode") as connection:
+        async with self._transaction("writing an observation of shadow mode") as connection:
             await require_epoch(connection, epoch)
             same = shadow_progress.c.at.is_not_distinct_from(over)
             moved = await connection.execute(
                 update(shadow_progress).where(same).values(at=fold.last.at, last=fold.last)
             )
             if moved.rowcount != 1:
-                raise StaleSnapshot("another process has written a moment in the meantime")
+                raise StaleSnapshot("another process has written an observation in the meantime")
             await _add_hours(connection, fold.hours)
             gangs = [
                 {
@@ -160,7 +166,7 @@ class ShadowTables:
         """See :class:`queuectl.db.ports.ShadowStore`."""
         c, t, n = shadow_gangs.c, shadow_trace.c, shadow_nodes.c
         old = select(c.uid).where(c.last_at < before).limit(BATCH)
-        async with self._transaction("deleting old moments of shadow mode") as connection:
+        async with self._transaction("deleting old observations of shadow mode") as connection:
             await require_epoch(connection, epoch)
             hours: CursorResult[Any] = await connection.execute(
                 delete(shadow_hours).where(shadow_hours.c.hour < before)
@@ -202,13 +208,13 @@ class ShadowTables:
             )
 
 
-async def _last(connection: AsyncConnection) -> LastMoment | None:
+async def _last(connection: AsyncConnection) -> LastObservation | None:
     stored = await connection.scalar(select(shadow_progress.c.last))
-    return decode_json(LastMoment, stored) if stored is not None else None
+    return decode_json(LastObservation, stored) if stored is not None else None
 
 
 async def _add_hours(connection: AsyncConnection, hours: Mapping[int, ShadowSums]) -> None:
-    """The row of the last moment is locked, so no other process adds to the same hours."""
+    """The row of the last observation is locked, so no other process adds to the same hours."""
     if not hours:
         return
     h = shadow_hours.c

@@ -1,7 +1,7 @@
-"""The records of shadow mode: the state of a cluster that another controller manages, moment by moment, and sums over time.
+"""The records of shadow mode: the state of a cluster that another controller manages, one observation after the other, and sums over time.
 
-Shadow mode starts nothing. At each moment it reads the cluster, and the planner answers which waiting gangs fit together now. The sums
-count a gang only between two moments that both show it, so an error of one moment is in no sum. Times are unix seconds.
+Shadow mode starts nothing. At each observation it reads the cluster, and the planner answers which waiting gangs fit together now. The sums
+count a gang only between two observations that both show it, so an error of one observation is in no sum. Times are unix seconds.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.workload import Placement, PodSet
 
 MOST_GANGS: Final = 5000
-"""Gangs of a moment that are recorded, in the order of the plan."""
+"""Gangs of an observation that are recorded, in the order of the plan."""
 MOST_SEEN: Final = 20_000
-"""Gangs of a moment in the trace."""
+"""Gangs of an observation in the trace."""
 
 
 class GangState(StrEnum):
@@ -50,7 +50,7 @@ class GangName:
 
 @dataclass(frozen=True, slots=True)
 class WaitingGang:
-    """A gang that waits at a moment.
+    """A gang that waits at an observation.
 
     Attributes:
         fits: GPUs with which the plan starts it now; None = it does not fit, together with the gangs before it.
@@ -82,7 +82,7 @@ class UnboundGang:
 
 @dataclass(frozen=True, slots=True)
 class SeenGang:
-    """A gang at one moment.
+    """A gang at one observation.
 
     Attributes:
         created_at: of its object.
@@ -110,15 +110,15 @@ class SeenGang:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Observation:
     """The state of the cluster at a time.
 
     Attributes:
         gpus: of all nodes.
         free: GPUs that no pod and no admitted gang holds, on nodes that take pods.
         waiting, unbound: at most :data:`MOST_GANGS` of each.
-        decided: the plan is complete and verified. Otherwise no gang has an answer, and the moment is in no sum.
-        left_out: what is not in the moment: objects that could not be read, each with the reason, and gangs beyond :data:`MOST_GANGS`.
+        decided: the plan is complete and verified. Otherwise no gang has an answer, and the observation is in no sum.
+        left_out: what is not in the observation: objects that could not be read, each with the reason, and gangs beyond :data:`MOST_GANGS`.
         gangs: at most :data:`MOST_SEEN` gangs in any state, those that were created first.
         nodes: all nodes. Their allocatable is without what pods of no gang use.
     """
@@ -135,8 +135,8 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class LastMoment:
-    """The part of a moment that the next one is compared with.
+class LastObservation:
+    """The part of an observation that the next one is compared with.
 
     Attributes:
         fits: uid of each gang that fits to the GPUs with which it would start.
@@ -156,10 +156,10 @@ class LastMoment:
 
 @dataclass(frozen=True, slots=True)
 class GangRecord:
-    """A gang over all moments that show it waiting or unbound.
+    """A gang over all observations that show it waiting or unbound.
 
     Attributes:
-        first_at, last_at: the first and the last of these moments.
+        first_at, last_at: the first and the last of these observations.
         waited: seconds for which it waited.
         fitted: seconds for which it waited and fitted.
         fits_since: the start of the current period in which it fits; None = it does not fit.
@@ -191,7 +191,7 @@ class ShadowSums:
     """Sums over a span of time, in seconds and GPU-seconds.
 
     Attributes:
-        observed: seconds between moments that follow each other.
+        observed: seconds between observations that follow each other.
         fitting: seconds in which at least one waiting gang fitted.
         gpus: of all nodes.
         free: of free GPUs.
@@ -247,15 +247,15 @@ AMOUNTS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ShadowFold:
-    """The changes of all records by one moment.
+    """The changes of all records by one observation.
 
     Attributes:
-        last: what the next moment is compared with.
+        last: what the next observation is compared with.
         hours: begin of an hour to the sums that are added to it.
         gangs: the changed records.
     """
 
-    last: LastMoment
+    last: LastObservation
     hours: Mapping[int, ShadowSums]
     gangs: tuple[GangRecord, ...]
 
@@ -268,13 +268,13 @@ class ShadowHistory:
         hours: begin of an hour to its sums, in order.
         gangs: those that were seen in the span, those with the most GPU-seconds that could have run first.
         gang_count: of all gangs that were seen in the span.
-        last: the last moment; None before the first one.
+        last: the last observation; None before the first one.
     """
 
     hours: Mapping[int, ShadowSums]
     gangs: tuple[GangRecord, ...]
     gang_count: int
-    last: LastMoment | None
+    last: LastObservation | None
 
     @property
     def total(self) -> ShadowSums:

@@ -1,6 +1,6 @@
 """The trace of a cluster that shadow mode records: each gang with its request and its attempts, the nodes over time, and the gaps.
 
-A start or an end between two moments is known within bounds. Times are unix seconds.
+A start or an end between two observations is known within bounds. Times are unix seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Between:
 
 
 class TracedState(StrEnum):
-    """The state of a gang at the last moment."""
+    """The state of a gang at the last observation."""
 
     WAITING = "Waiting"
     RUNNING = "Running"  # each of its pods has a node
@@ -54,7 +54,7 @@ class TracedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class TracedGang:
-    """A gang over all moments that show it.
+    """A gang over all observations that show it.
 
     Attributes:
         podsets: its request, as a plan needs it.
@@ -93,9 +93,9 @@ class TraceSpan:
     """The time that the trace covers.
 
     Attributes:
-        began: the first moment.
-        until: the last moment.
-        gaps: the times between two moments that are too far apart, oldest first.
+        began: the first observation.
+        until: the last observation.
+        gaps: the times between two observations that are too far apart, oldest first.
     """
 
     began: float
@@ -105,10 +105,10 @@ class TraceSpan:
 
 @dataclass(frozen=True, slots=True)
 class TraceBook:
-    """The state with which the next moment is compared.
+    """The state with which the next observation is compared.
 
     Attributes:
-        span: None before the first moment.
+        span: None before the first observation.
         gangs: by uid, those that have not left, and those that left lately.
         nodes: by name, the last version of each.
     """
@@ -120,10 +120,10 @@ class TraceBook:
 
 @dataclass(frozen=True, slots=True)
 class TraceStep:
-    """The changes of the trace by one moment.
+    """The changes of the trace by one observation.
 
     Attributes:
-        begins: everything before is forgotten: it is the first moment, or the clock was set back.
+        begins: everything before is forgotten: it is the first observation, or the clock was set back.
     """
 
     span: TraceSpan
@@ -194,7 +194,7 @@ class SideFigures:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedReport:
-    """One continued simulation from the first moment, with the same figures as observed.
+    """One continued simulation from the first observation, with the same figures as observed.
 
     Attributes:
         began, until: unix seconds of its time.
@@ -206,8 +206,8 @@ class SimulatedReport:
         unfinished: gangs that still ran or waited at its end.
         left_out: gangs whose queue or request is not in the configuration.
         resized: gangs whose size changed while they ran.
-        gaps: seconds without moments.
-        whole: it reaches the last moment; otherwise its computation took too long.
+        gaps: seconds without observations.
+        whole: it reaches the last observation; otherwise its computation took too long.
     """
 
     began: float
@@ -231,7 +231,7 @@ class TraceProgress:
     """The state of the records.
 
     Attributes:
-        span: None before the first moment.
+        span: None before the first observation.
         gangs: gangs in the trace.
         simulated_at: unix seconds of the last simulated report; None = it does not exist yet.
     """

@@ -1,4 +1,4 @@
-"""The flavors of a moment have a Topology.
+"""The flavors of an observation have a Topology.
 
 Without a Topology, Kueue and queuectl admit gangs by quota alone, and kube-scheduler finds out later whether there is room. A report of free
 GPUs needs the room, so each flavor without a Topology gets one of a single level, the hosts.
@@ -19,7 +19,7 @@ Body = dict[str, Any]
 
 
 def on_hosts(bodies: Iterable[Mapping[str, Any]]) -> list[Body]:
-    """The objects of a moment, with a Topology for each flavor."""
+    """The objects of an observation, with a Topology for each flavor."""
     levels = [{"nodeLabel": HOSTNAME}]
     hosts = {
         "apiVersion": API_VERSION,

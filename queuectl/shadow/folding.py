@@ -1,7 +1,7 @@
-"""From two moments that follow each other to sums over the time between them.
+"""From two observations that follow each other to sums over the time between them.
 
-A gang counts between two moments only if both show it in the same state, with the smaller of its two amounts. The sums are therefore too
-small rather than too large. Two moments that are too far apart, or of which one has no verified plan, add nothing: the time between them is
+A gang counts between two observations only if both show it in the same state, with the smaller of its two amounts. The sums are therefore too
+small rather than too large. Two observations that are too far apart, or of which one has no verified plan, add nothing: the time between them is
 not observed. A change of the leader loses no more than that.
 """
 
@@ -15,49 +15,53 @@ from queuectl.domain.shadow import (
     GangName,
     GangRecord,
     GangState,
-    LastMoment,
-    Moment,
+    LastObservation,
+    Observation,
     ShadowFold,
     ShadowSums,
 )
 
 
-def last_moment(moment: Moment) -> LastMoment:
-    """The part of a moment that the next one is compared with."""
-    decided = moment.decided
-    return LastMoment(
-        at=moment.at,
-        gpus=moment.gpus,
-        free=moment.free,
+def last_observation(observation: Observation) -> LastObservation:
+    """The part of an observation that the next one is compared with."""
+    decided = observation.decided
+    return LastObservation(
+        at=observation.at,
+        gpus=observation.gpus,
+        free=observation.free,
         decided=decided,
-        fits={one.gang.uid: one.fits for one in moment.waiting if decided and one.fits is not None},
-        waits={one.gang.uid: one.gang.gpus for one in moment.waiting},
-        unbound={one.gang.uid: one.gpus for one in moment.unbound},
-        left_out=moment.left_out,
+        fits={
+            one.gang.uid: one.fits
+            for one in observation.waiting
+            if decided and one.fits is not None
+        },
+        waits={one.gang.uid: one.gang.gpus for one in observation.waiting},
+        unbound={one.gang.uid: one.gpus for one in observation.unbound},
+        left_out=observation.left_out,
     )
 
 
 def fold(
-    before: LastMoment | None,
-    moment: Moment,
+    before: LastObservation | None,
+    observation: Observation,
     records: Mapping[str, GangRecord],
     longest: float,
 ) -> ShadowFold:
-    """The changes of all records by a moment.
+    """The changes of all records by an observation.
 
     Args:
-        before: the moment before; None without one.
-        moment: the new one.
-        records: the records so far of the gangs of both moments, by uid.
-        longest: seconds between two moments, above which the time between them is not observed.
+        before: the observation before; None without one.
+        observation: the new one.
+        records: the records so far of the gangs of both observations, by uid.
+        longest: seconds between two observations, above which the time between them is not observed.
     """
-    last = last_moment(moment)
+    last = last_observation(observation)
     span = _Span.of(before, last, longest)
-    sums = span.sums(moment)
+    sums = span.sums(observation)
     parts = dict(by_hour(last.at - span.seconds, last.at))
     hours = {hour: sums.times(part / sum(parts.values())) for hour, part in parts.items()}
-    gangs = {one.gang.uid: one for one in _waiting(moment, records, span)}
-    gangs |= {one.gang.uid: one for one in _unbound(moment, {**records, **gangs}, span)}
+    gangs = {one.gang.uid: one for one in _waiting(observation, records, span)}
+    gangs |= {one.gang.uid: one for one in _unbound(observation, {**records, **gangs}, span)}
     earlier = (before.waits.keys() | before.unbound.keys()) if before is not None else frozenset()
     for uid in sorted((earlier - gangs.keys()) & records.keys()):
         gone = replace(records[uid], fits_since=None, unbound_since=None)
@@ -67,11 +71,11 @@ def fold(
 
 @dataclass(frozen=True)
 class _Span:
-    """The time between two moments.
+    """The time between two observations.
 
     Attributes:
         seconds: 0 if it is not observed.
-        fits, waits, unbound: uid to GPUs of the gangs that both moments show, each with the smaller amount.
+        fits, waits, unbound: uid to GPUs of the gangs that both observations show, each with the smaller amount.
     """
 
     seconds: float
@@ -82,7 +86,7 @@ class _Span:
     unbound: Mapping[str, float]
 
     @classmethod
-    def of(cls, before: LastMoment | None, last: LastMoment, longest: float) -> _Span:
+    def of(cls, before: LastObservation | None, last: LastObservation, longest: float) -> _Span:
         if before is None:
             return cls(0.0, 0.0, 0.0, {}, {}, {})
         seconds = last.at - before.at
@@ -97,11 +101,11 @@ class _Span:
             _both(before.unbound, last.unbound),
         )
 
-    def sums(self, moment: Moment) -> ShadowSums:
-        """The sums over the time between the moments. ``moment``: the second one."""
+    def sums(self, observation: Observation) -> ShadowSums:
+        """The sums over the time between the observations. ``observation``: the second one."""
         seconds = self.seconds
         reasons: dict[str, float] = {}
-        for one in moment.waiting:
+        for one in observation.waiting:
             if one.code and one.gang.uid in self.waits:
                 reasons[one.code] = reasons.get(one.code, 0.0) + seconds
         startable = min(sum(self.fits.values()), self.free)
@@ -125,35 +129,35 @@ def _both(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, 
 
 
 def _waiting(
-    moment: Moment, records: Mapping[str, GangRecord], span: _Span
+    observation: Observation, records: Mapping[str, GangRecord], span: _Span
 ) -> Iterator[GangRecord]:
-    for gang in moment.waiting:
+    for gang in observation.waiting:
         uid = gang.gang.uid
-        record = _present(gang.gang, records, moment.at)
+        record = _present(gang.gang, records, observation.at)
         if uid in span.waits and gang.code:
             before = record.reasons.get(gang.code, 0.0)
             record = replace(record, reasons={**record.reasons, gang.code: before + span.seconds})
         fitted = span.seconds if uid in span.fits else 0.0
         continues = fitted > 0.0 and record.fits_since is not None
-        fits = moment.decided and gang.fits is not None
+        fits = observation.decided and gang.fits is not None
         yield replace(
             record,
             state=GangState.WAITING,
             waited=record.waited + (span.seconds if uid in span.waits else 0.0),
             fitted=record.fitted + fitted,
             startable=record.startable + fitted * span.fits.get(uid, 0.0),
-            fits_since=(record.fits_since if continues else moment.at) if fits else None,
+            fits_since=(record.fits_since if continues else observation.at) if fits else None,
             unbound_since=None,
             message=gang.message,
         )
 
 
 def _unbound(
-    moment: Moment, records: Mapping[str, GangRecord], span: _Span
+    observation: Observation, records: Mapping[str, GangRecord], span: _Span
 ) -> Iterator[GangRecord]:
-    for one in moment.unbound:
+    for one in observation.unbound:
         uid = one.gang.uid
-        record = _present(one.gang, records, moment.at)
+        record = _present(one.gang, records, observation.at)
         seconds = span.seconds if uid in span.unbound else 0.0
         yield replace(
             record,
@@ -167,6 +171,6 @@ def _unbound(
 
 
 def _present(gang: GangName, records: Mapping[str, GangRecord], at: float) -> GangRecord:
-    """The record of a gang that a moment shows, before the moment is counted."""
+    """The record of a gang that an observation shows, before the observation is counted."""
     record = records.get(gang.uid) or GangRecord(gang, at, at)
     return replace(record, gang=gang, last_at=at)

@@ -125,7 +125,7 @@ class TraceJobs:
     def _replayed(
         self, attempts: Iterable[TracedAttempt], times: RunTimeCase
     ) -> Iterator[ReplayedAttempt]:
-        """Each begins when the one before has ended, at the earliest: both can be between the same two moments."""
+        """Each begins when the one before has ended, at the earliest: both can be between the same two observations."""
         earliest = 0.0
         for attempt in attempts:
             start = max(self._at(times.start(attempt.started)), earliest)
@@ -176,7 +176,7 @@ def queue_of(traced: TracedGang) -> tuple[str, str]:
 
 
 def _runs_last(traced: TracedGang) -> bool:
-    """Whether it ran at the last moment that shows it."""
+    """Whether it ran at the last observation that shows it."""
     if traced.state is TracedState.RUNNING:
         return True
     return (
@@ -223,7 +223,7 @@ def _event(version: NodeVersion, begin: float) -> NodeEvent:
 
 
 def simulated_setting(setting: Snapshot, fleet: Fleet, gangs: Iterable[TracedGang]) -> Snapshot:
-    """The configuration of the last moment on the nodes of the trace.
+    """The configuration of the last observation on the nodes of the trace.
 
     Queues admit without stops and without admission checks: when these end is not recorded. A LocalQueue that was deleted in the meantime is there.
     """

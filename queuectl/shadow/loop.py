@@ -1,8 +1,8 @@
-"""The process of shadow mode: elects a leader, which reads the cluster at intervals and stores what each moment adds.
+"""The process of shadow mode: elects a leader, which reads the cluster at intervals and stores what each observation adds.
 
 The leader has no actuator, and its client of the API server sends no write but those of the Lease. A new leader continues from the
-last moment in the database, so a change of the leader loses only the moments in between. The work of one moment takes at most a tenth of the
-time: a moment that takes long delays the next one. The simulated report is made in a child process.
+last observation in the database, so a change of the leader loses only the observations in between. The work of one observation takes at most a tenth of the
+time: an observation that takes long delays the next one. The simulated report is made in a child process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from queuectl.domain.errors import (
 from queuectl.domain.estimates import DAY
 from queuectl.domain.followed import FollowedReport
 from queuectl.domain.queries import DocumentKey
-from queuectl.domain.shadow import LastMoment, Moment
+from queuectl.domain.shadow import LastObservation, Observation
 from queuectl.domain.shadow_trace import TraceBook
 from queuectl.objects.kinds import JobKinds
 from queuectl.ownership.follower import ObjectFollower
@@ -49,13 +49,13 @@ from queuectl.telemetry.metrics import MetricsRecorder
 log = structlog.get_logger()
 
 _SHARE: Final = 10.0
-"""A moment that takes t seconds is followed by the next one after at least ten times t."""
+"""An observation that takes t seconds is followed by the next one after at least ten times t."""
 _MISSED: Final = 3.0
-"""Intervals without a moment, above which the time counts as not observed."""
+"""Intervals without an observation, above which the time counts as not observed."""
 _PRUNE_SECONDS: Final = 3600.0
 _AGAIN_SECONDS: Final = 1.0  # between batches of old records
 _STEPS: Final = 4
-"""The longest moment, in units of the longest step of a leader: it reads all objects again for each one that it leaves out."""
+"""The longest observation, in units of the longest step of a leader: it reads all objects again for each one that it leaves out."""
 
 
 class ObservedCluster(Election, Protocol):
@@ -163,7 +163,7 @@ class ShadowLoop:
             else:
                 objects = self._objects
                 self._supervise(group, "objects", lambda: self._follow(objects, epoch))
-            self._supervise(group, "moments", lambda: self._observe(epoch))
+            self._supervise(group, "observations", lambda: self._observe(epoch))
             self._supervise(group, "prune", lambda: self._prune(epoch))
             self._supervise(group, "simulation", lambda: self._simulate(epoch))
 
@@ -196,7 +196,7 @@ class ShadowLoop:
         self._metrics.followed.show(report)
 
     async def _observe(self, epoch: int) -> None:
-        """Store a moment at each interval until canceled.
+        """Store an observation at each interval until canceled.
 
         Raises:
             Fenced: another leader has taken over.
@@ -209,40 +209,42 @@ class ShadowLoop:
             self._progress.step()
             began = time.monotonic()
             try:
-                await self._moment(epoch, self._longest(took))
+                await self._observe_once(epoch, self._longest(took))
                 self._failure = ""
             except (BadInput, ClusterError, StaleSnapshot, StoreUnavailable) as error:
                 self._failure = f"the last observation failed: {error}"
-                log.warning("moment_not_observed", error=str(error))
+                log.warning("observation_failed", error=str(error))
                 self._metrics.shadow.failed()
             took = time.monotonic() - began
             with self._progress.idle():
                 await asyncio.sleep(max(self._settings.shadow_seconds, _SHARE * took) - took)
 
     def _longest(self, took: float) -> float:
-        """Seconds between two moments, above which the time between them is not observed. ``took``: seconds of the last one."""
+        """Seconds between two observations, above which the time between them is not observed. ``took``: seconds of the last one."""
         return _MISSED * max(self._settings.shadow_seconds, _SHARE * took)
 
-    async def _moment(self, epoch: int, longest: float) -> None:
-        """Observe and store one moment."""
+    async def _observe_once(self, epoch: int, longest: float) -> None:
+        """Observe the cluster once, and store it."""
         _, stored = await self._store.configuration()
         now = self._clock()
         bodies = on_hosts([*stored, *await self._cluster.objects()])
-        # A moment that is not stored leaves no book, so the next one reads it again.
+        # An observation that is not stored leaves no book, so the next one reads it again.
         book, self._book = self._book, None
         if book is None:
             book = await self._store.shadow.book(now - REMEMBERED)
-        moment = await asyncio.to_thread(self._observer.moment, bodies, now)
-        moment = replace(moment, left_out=(*_without_effect(self._followed), *moment.left_out))
+        observation = await asyncio.to_thread(self._observer.observation, bodies, now)
+        observation = replace(
+            observation, left_out=(*_without_effect(self._followed), *observation.left_out)
+        )
         before = await self._store.shadow.last()
-        records = await self._store.shadow.records(_gangs_of(before, moment))
+        records = await self._store.shadow.records(_gangs_of(before, observation))
         step, traced = await asyncio.to_thread(
-            lambda: (fold(before, moment, records, longest), trace(book, moment, longest))
+            lambda: (fold(before, observation, records, longest), trace(book, observation, longest))
         )
         over = before.at if before is not None else None
         await self._store.shadow.keep(step, traced, over=over, epoch=epoch)
         self._book = after(book, traced)
-        self._metrics.shadow.observed(moment, traced.span.began)
+        self._metrics.shadow.observed(observation, traced.span.began)
 
     async def _simulate(self, epoch: int) -> None:
         """Make the simulated report again at each interval, until canceled. It takes at most a tenth of the time.
@@ -285,7 +287,7 @@ class ShadowLoop:
             try:
                 deleted = await self._store.shadow.prune(oldest, epoch=epoch)
             except StoreUnavailable as error:
-                log.info("old_moments_not_deleted", error=str(error))
+                log.info("old_observations_not_deleted", error=str(error))
                 deleted = 0
             await asyncio.sleep(_AGAIN_SECONDS if deleted else _PRUNE_SECONDS)
 
@@ -300,10 +302,10 @@ def _without_effect(followed: FollowedReport) -> Iterator[str]:
         yield f"{key}: {faulty.error}"
 
 
-def _gangs_of(before: LastMoment | None, moment: Moment) -> list[str]:
-    """The uids of all gangs of two moments, each once."""
-    uids = [one.gang.uid for one in moment.waiting]
-    uids += [one.gang.uid for one in moment.unbound]
+def _gangs_of(before: LastObservation | None, observation: Observation) -> list[str]:
+    """The uids of all gangs of two observations, each once."""
+    uids = [one.gang.uid for one in observation.waiting]
+    uids += [one.gang.uid for one in observation.unbound]
     if before is not None:
         uids += [*before.waits, *before.unbound]
     return list(dict.fromkeys(uids))

@@ -1,4 +1,4 @@
-"""From the objects of a cluster to a moment: the planner answers which of the waiting gangs fit together now.
+"""From the objects of a cluster to an observation: the planner answers which of the waiting gangs fit together now.
 
 The objects become a Snapshot as those of ``queuectl plan -f`` do, so that the state, the plan, its verification and its reasons are those
 of the leader. An object that cannot be read is left out alone, with the reason.
@@ -20,7 +20,7 @@ from queuectl.domain.shadow import (
     MOST_GANGS,
     MOST_SEEN,
     GangName,
-    Moment,
+    Observation,
     SeenGang,
     UnboundGang,
     WaitingGang,
@@ -38,9 +38,9 @@ from queuectl.reports.node_gpus import HeldGpus, cluster_gpus, sizes_of
 
 _CLUSTER: Final = "the cluster"
 _MOST_REFUSED: Final = 20
-"""Objects that one moment leaves out for the first time: each one costs another reading of all objects."""
+"""Objects that one observation leaves out for the first time: each one costs another reading of all objects."""
 _MOST_AGAIN: Final = 10
-"""Objects that could not be read, have changed since, and are tried again in one moment."""
+"""Objects that could not be read, have changed since, and are tried again in one observation."""
 _MOST_NAMED: Final = 100
 """Objects that were left out whose reasons are recorded."""
 Body = dict[str, Any]
@@ -55,13 +55,13 @@ class _Refusal(NamedTuple):
 
 @dataclass
 class ClusterObserver:
-    """Makes moments of the objects of a cluster, and remembers the objects that it could not read.
+    """Makes observations of the objects of a cluster, and remembers the objects that it could not read.
 
     Attributes:
         limits: of the planner.
         kinds: of jobs.
-        stop: ends a plan early; that moment is not decided.
-        setting: the configuration and the namespaces of the last moment, without nodes, gangs and pods; None before the first one.
+        stop: ends a plan early; that observation is not decided.
+        setting: the configuration and the namespaces of the last observation, without nodes, gangs and pods; None before the first one.
     """
 
     limits: SolverLimits
@@ -70,8 +70,8 @@ class ClusterObserver:
     setting: Snapshot | None = None
     _refused: dict[str, _Refusal] = field(default_factory=dict)  # by object
 
-    def moment(self, bodies: Sequence[Body], now: float) -> Moment:
-        """The moment that these objects show.
+    def observation(self, bodies: Sequence[Body], now: float) -> Observation:
+        """The observation that these objects show.
 
         Args:
             bodies: of the cluster and of the configuration, with kind and apiVersion.
@@ -105,7 +105,7 @@ class ClusterObserver:
             namespaces=snapshot.namespaces,
             limits=self.limits,
         )
-        return Moment(
+        return Observation(
             at=now,
             gpus=physical,
             free=free,

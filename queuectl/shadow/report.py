@@ -42,11 +42,11 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[GangRecord], str]], ...]] = (
     ("STATE", lambda one: one.state.value),
     ("WAITED H", lambda one: _hours(one.waited)),
     ("FITTED H", lambda one: _hours(one.fitted)),
-    ("FITS SINCE", lambda one: _moment(one.fits_since)),
+    ("FITS SINCE", lambda one: _minute(one.fits_since)),
     ("STARTABLE GPU-H", lambda one: _hours(one.startable)),
     ("UNBOUND H", lambda one: _hours(one.unbound)),
     ("UNBOUND GPU-H", lambda one: _hours(one.unbound_gpus)),
-    ("ADMITTED AT", lambda one: _moment(one.unbound_since)),
+    ("ADMITTED AT", lambda one: _minute(one.unbound_since)),
     ("REASON", lambda one: longest_reason(one) or "-"),
 )
 
@@ -137,7 +137,7 @@ def _interval(interval: FigureInterval, text: Callable[[float], str]) -> str:
 
 def about_simulated(report: SimulatedReport) -> list[str]:
     """Sentences about the extent of the simulation."""
-    span = f"{_moment(report.began)} to {_moment(report.until)} UTC"
+    span = f"{_minute(report.began)} to {_minute(report.until)} UTC"
     extent = f"One simulation from {span}, with {report.gangs:,} gangs"
     begin, end = f"{report.running_at_begin:,}", f"{report.unfinished:,}"
     sentences = [f"{extent}: {begin} ran at its start, and {end} had not finished at its end."]
@@ -159,7 +159,7 @@ def about_simulated(report: SimulatedReport) -> list[str]:
 
 def html(history: ShadowHistory, period: Period, simulated: SimulatedReport | None) -> str:
     """The page. The same records give the same bytes. ``simulated``: None = it does not exist yet."""
-    span = f"{_moment(period.since)} to {_moment(period.until)} UTC"
+    span = f"{_minute(period.since)} to {_minute(period.until)} UTC"
     parts = [
         f"<p>{escape(span)}</p>\n",
         html_table(_totals(history)),
@@ -223,5 +223,5 @@ def _hours(seconds: float) -> str:
     return f"{seconds / HOUR:,.2f}"
 
 
-def _moment(at: float | None) -> str:
+def _minute(at: float | None) -> str:
     return "-" if at is None else utc(at).strftime("%Y-%m-%d %H:%M:%S")

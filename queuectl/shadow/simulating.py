@@ -1,7 +1,7 @@
-"""The simulated report: what the same arrivals would have met under queuectl, in one continued simulation from the first moment.
+"""The simulated report: what the same arrivals would have met under queuectl, in one continued simulation from the first observation.
 
 Both sides run in the simulator, with the run times that the records permit: the shortest, the usual and the longest ones. A figure is the
-interval of these results. The interval of queuectl's side is wider by the time between two moments, because the simulation starts gangs at once.
+interval of these results. The interval of queuectl's side is wider by the time between two observations, because the simulation starts gangs at once.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def simulated(
 
     Args:
         trace: of shadow mode.
-        setting: configuration and namespaces of the last moment.
+        setting: configuration and namespaces of the last observation.
         begin: unix seconds of its begin, at the earliest.
-        resolution: seconds between two moments.
+        resolution: seconds between two observations.
         seconds: for each of the three simulations. The time that one of them does not reach is left out of all.
         clock: seconds, of any begin.
         now: unix seconds.

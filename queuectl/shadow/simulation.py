@@ -45,7 +45,7 @@ class Simulation(Protocol):
         """The report from the trace in the database.
 
         Args:
-            setting: configuration and namespaces of the last moment.
+            setting: configuration and namespaces of the last observation.
             now: unix seconds.
 
         Raises:
@@ -59,8 +59,8 @@ class SimulationInput:
 
     Attributes:
         database_url: of the database with the trace.
-        setting: configuration and namespaces of the last moment.
-        resolution: seconds between two moments.
+        setting: configuration and namespaces of the last observation.
+        resolution: seconds between two observations.
         days: for which records are kept.
         now: unix seconds.
         memory: the limit of memory, in bytes.
@@ -82,7 +82,7 @@ class ChildSimulation:
 
     Attributes:
         database_url: of the database with the trace.
-        resolution: seconds between two moments.
+        resolution: seconds between two observations.
         days: for which records are kept.
         seconds: for each of the simulations of the report.
         command: that runs the child.

@@ -1,7 +1,7 @@
-"""From two moments that follow each other to the trace: which gangs arrived, started, stopped and left, and which nodes changed.
+"""From two observations that follow each other to the trace: which gangs arrived, started, stopped and left, and which nodes changed.
 
-A change between two moments is somewhere between them. The times of objects make the bounds tighter, and only inside these bounds: clocks of
-others can be wrong. If the clock of the moments is set back by more than an hour, the trace begins again. A gang that is missing at one moment and is there again within an hour has not left: its object could not be read.
+A change between two observations is somewhere between them. The times of objects make the bounds tighter, and only inside these bounds: clocks of
+others can be wrong. If the clock of the observations is set back by more than an hour, the trace begins again. A gang that is missing at one observation and is there again within an hour has not left: its object could not be read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from queuectl.domain.fleet import Node
 from queuectl.domain.gpus import BY_NAME
 from queuectl.domain.quantity import NOTHING
-from queuectl.domain.shadow import Moment, SeenGang
+from queuectl.domain.shadow import Observation, SeenGang
 from queuectl.domain.shadow_trace import (
     MOST_ATTEMPTS,
     MOST_GAPS,
@@ -34,22 +34,22 @@ REMEMBERED: Final = 3600.0
 recorded."""
 
 
-def trace(book: TraceBook, moment: Moment, longest: float) -> TraceStep:
-    """The changes of the trace by a moment.
+def trace(book: TraceBook, observation: Observation, longest: float) -> TraceStep:
+    """The changes of the trace by an observation.
 
     Args:
         book: the trace before.
-        moment: the new one.
-        longest: seconds between two moments, above which the time between them is a gap.
+        observation: the new one.
+        longest: seconds between two observations, above which the time between them is a gap.
     """
-    if book.span is not None and moment.at < book.span.until - REMEMBERED:
+    if book.span is not None and observation.at < book.span.until - REMEMBERED:
         book = TraceBook()
-    span = _span(book.span, moment.at, longest)
+    span = _span(book.span, observation.at, longest)
     since = Between(span.until if book.span is None else book.span.until, span.until)
-    shown = {gang.gang.uid: gang for gang in moment.gangs}
-    usable = frozenset(one.name for one in moment.nodes if one.ready and not one.unschedulable)
+    shown = {gang.gang.uid: gang for gang in observation.gangs}
+    usable = frozenset(one.name for one in observation.nodes if one.ready and not one.unschedulable)
     gangs = [*_present(book, shown, since, usable), *_left(book, shown, since)]
-    nodes = tuple(_nodes(book, moment, span.until))
+    nodes = tuple(_nodes(book, observation, span.until))
     return TraceStep(span, tuple(gangs), nodes, begins=book.span is None)
 
 
@@ -65,7 +65,7 @@ def after(book: TraceBook, step: TraceStep) -> TraceBook:
 
 
 def _span(before: TraceSpan | None, at: float, longest: float) -> TraceSpan:
-    """A moment that is a little earlier than the last one is at the same time."""
+    """An observation that is a little earlier than the last one is at the same time."""
     if before is None:
         return TraceSpan(at, at)
     until = max(before.until, at)
@@ -78,7 +78,7 @@ def _span(before: TraceSpan | None, at: float, longest: float) -> TraceSpan:
 def _present(
     book: TraceBook, shown: dict[str, SeenGang], since: Between, usable: Container[str]
 ) -> Iterator[TracedGang]:
-    """The changed gangs of those that the moment shows. ``usable``: nodes that take pods."""
+    """The changed gangs of those that the observation shows. ``usable``: nodes that take pods."""
     for uid, gang in shown.items():
         before = book.gangs.get(uid)
         if before is None:
@@ -176,7 +176,7 @@ def _as_now(before: TracedGang, shown: SeenGang) -> TracedGang:
 
 def _started(before: TracedGang, shown: SeenGang, since: Between) -> TracedGang:
     assert shown.placement is not None
-    # Its pods can get their nodes later than its admission, and no moment shows when.
+    # Its pods can get their nodes later than its admission, and no observation shows when.
     least = max(
         _within(shown.since, since) if shown.since is not None else since.least, before.arrived
     )
@@ -209,8 +209,8 @@ def _within(at: float, since: Between) -> float:
 # ---- Nodes
 
 
-def _nodes(book: TraceBook, moment: Moment, at: float) -> Iterator[NodeVersion]:
-    present = {node.name: node for node in moment.nodes}
+def _nodes(book: TraceBook, observation: Observation, at: float) -> Iterator[NodeVersion]:
+    present = {node.name: node for node in observation.nodes}
     for name, node in present.items():
         before = book.nodes.get(name)
         if before is None or _differs(before, node, at):

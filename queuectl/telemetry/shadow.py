@@ -7,11 +7,11 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from queuectl.domain.shadow import Moment
+from queuectl.domain.shadow import Observation
 from queuectl.domain.shadow_trace import SimulatedReport
 
 _GAUGES: Final = {
-    "last_moment_timestamp_seconds": "When this process recorded its last observation in shadow mode, or began, in unix seconds; 0 = another mode.",
+    "last_observation_timestamp_seconds": "When this process recorded its last observation in shadow mode, or began, in unix seconds; 0 = another mode.",
     "records_began_timestamp_seconds": "When the records of shadow mode began, in unix seconds; 0 = this process recorded no observation.",
     "retention_seconds": "How long records of shadow mode are kept.",
     "report_interval_seconds": "Time between two simulated reports.",
@@ -32,8 +32,8 @@ class ShadowMetrics:
             for name, text in _GAUGES.items()
         }
         self._failed = Counter(
-            "queuectl_shadow_failed_moments_total",
-            "Moments of shadow mode that were not recorded.",
+            "queuectl_shadow_failed_observations_total",
+            "Observations of shadow mode that were not recorded.",
             registry=registry,
         )
 
@@ -44,17 +44,17 @@ class ShadowMetrics:
             retention: seconds for which records are kept.
             interval: seconds between two simulated reports.
         """
-        self._gauges["last_moment_timestamp_seconds"].set(time.time())
+        self._gauges["last_observation_timestamp_seconds"].set(time.time())
         self._gauges["retention_seconds"].set(retention)
         self._gauges["report_interval_seconds"].set(interval)
 
-    def observed(self, moment: Moment, began: float) -> None:
+    def observed(self, observation: Observation, began: float) -> None:
         """An observation is recorded. ``began``: unix seconds of the first one."""
         self._gauges["records_began_timestamp_seconds"].set(began)
-        self._gauges["last_moment_timestamp_seconds"].set(time.time())
-        self._gauges["fitting_gangs"].set(sum(one.fits is not None for one in moment.waiting))
-        self._gauges["unbound_gangs"].set(len(moment.unbound))
-        self._gauges["left_out"].set(len(moment.left_out))
+        self._gauges["last_observation_timestamp_seconds"].set(time.time())
+        self._gauges["fitting_gangs"].set(sum(one.fits is not None for one in observation.waiting))
+        self._gauges["unbound_gangs"].set(len(observation.unbound))
+        self._gauges["left_out"].set(len(observation.left_out))
 
     def failed(self) -> None:
         """An observation is not recorded."""

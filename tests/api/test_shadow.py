@@ -16,7 +16,7 @@ from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli.main import run
 from queuectl.domain.identity import Right
-from queuectl.domain.shadow import GangName, Moment, UnboundGang, WaitingGang
+from queuectl.domain.shadow import GangName, Observation, UnboundGang, WaitingGang
 from queuectl.domain.shadow_trace import FigureInterval, QueueWaits, SideFigures, SimulatedReport
 from queuectl.shadow.folding import fold
 from queuectl.telemetry.metrics import MetricsRecorder
@@ -49,8 +49,8 @@ def recorded() -> MemoryStore:
         )
         unbound = (UnboundGang(name("stuck"), begin - 60.0, 1, 4.0),)
         left_out = (f"Workload/team-a/{MARKUP}: is broken",)
-        moment = Moment(at, 64.0, 16.0, waiting, unbound, left_out=left_out)
-        step = fold(tables.last, moment, tables.gangs, 180.0)
+        observation = Observation(at, 64.0, 16.0, waiting, unbound, left_out=left_out)
+        step = fold(tables.last, observation, tables.gangs, 180.0)
         tables.last = step.last
         tables.gangs |= {one.gang.uid: one for one in step.gangs}
         for hour, sums in step.hours.items():
@@ -159,11 +159,11 @@ async def test_without_a_simulation_there_is_only_the_observed_report() -> None:
     assert "No simulation yet" in shown
 
 
-async def test_a_period_without_moments_is_empty() -> None:
+async def test_a_period_without_observations_is_empty() -> None:
     body = (await answer(ADMIN, since="2026-01-01T00:00:00Z", until="2026-01-02T00:00:00Z")).json()
     assert body["observed"]["total"]["observedHours"] == 0.0
     assert body["observed"]["hours"] == []
-    assert body["lastMoment"] is not None
+    assert body["lastObservation"] is not None
 
 
 @pytest.mark.parametrize("path", [PATH, f"{PATH}/page"])

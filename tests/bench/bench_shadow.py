@@ -1,9 +1,9 @@
-"""The records of shadow mode of a large cluster: size of the database, time of a moment, and time and memory of the simulated report.
+"""The records of shadow mode of a large cluster: size of the database, time of an observation, and time and memory of the simulated report.
 
     python -m tests.bench.bench_shadow [GANGS NODES LOCALQUEUES SECONDS]
 
 A controller that starts the first gangs that fit runs random gangs of 1 to 32 GPUs for 30 days on nodes with 8 GPUs each. Its history is
-written to a PostgreSQL as moments once a minute would do it. The report is made as by the leader: in a child process with its limits.
+written to a PostgreSQL as observations once a minute would do it. The report is made as by the leader: in a child process with its limits.
 SECONDS is the limit of each of its simulations.
 """
 
@@ -23,7 +23,7 @@ from typing import Final
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.store import PostgresLeaderStore
 from queuectl.domain.quantity import GPU
-from queuectl.domain.shadow import GangName, LastMoment, Moment, SeenGang, ShadowFold
+from queuectl.domain.shadow import GangName, LastObservation, Observation, SeenGang, ShadowFold
 from queuectl.domain.shadow_trace import (
     Between,
     NodeVersion,
@@ -172,7 +172,7 @@ async def _main(gangs: int, nodes: int, queues_: int, seconds: float) -> None:
             epoch = await store.take_over("bench", 0)
             over: float | None = None
             for number, batch in enumerate(_batches(records)):
-                last = LastMoment(BEGIN + number, 0.0, 0.0, True)
+                last = LastObservation(BEGIN + number, 0.0, 0.0, True)
                 step = TraceStep(span, batch, versions if not number else (), begins=not number)
                 await store.shadow.keep(ShadowFold(last, {}, ()), step, over=over, epoch=epoch)
                 over = last.at
@@ -199,11 +199,13 @@ async def _main(gangs: int, nodes: int, queues_: int, seconds: float) -> None:
 
 def _time_moment(book: TraceBook, snapshot: Snapshot, until: float) -> None:
     shown = tuple(seen(one) for one in book.gangs.values() if one.gone is None)
-    moment = Moment(BEGIN + until + SECONDS, 0.0, 0.0, gangs=shown, nodes=snapshot.fleet.nodes)
+    observation = Observation(
+        BEGIN + until + SECONDS, 0.0, 0.0, gangs=shown, nodes=snapshot.fleet.nodes
+    )
     began = time.process_time()
-    after(book, trace(book, moment, 3 * SECONDS))
+    after(book, trace(book, observation, 3 * SECONDS))
     print(
-        f"trace of a moment with {len(shown)} gangs: {time.process_time() - began:.3f} s",
+        f"trace of an observation with {len(shown)} gangs: {time.process_time() - began:.3f} s",
         flush=True,
     )
 

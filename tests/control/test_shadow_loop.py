@@ -130,7 +130,7 @@ def rig() -> Rig:
     return Rig()
 
 
-async def test_moments_are_stored_and_the_process_is_ready_after_the_first(rig: Rig):
+async def test_observations_are_stored_and_the_process_is_ready_after_the_first(rig: Rig):
     async with rig.running() as loop:
         await until(lambda: rig.fitted > 0.0)
         assert loop.blockers() == []
@@ -174,7 +174,7 @@ async def test_only_one_replica_observes_and_the_next_one_continues(rig: Rig):
     assert record.fitted == pytest.approx(rig.fitted)
 
 
-async def test_a_moment_of_a_deposed_leader_is_not_stored(rig: Rig):
+async def test_an_observation_of_a_deposed_leader_is_not_stored(rig: Rig):
     async with rig.running():
         await until(lambda: rig.fitted > 0.0)
         rig.database.epoch += 1  # another process has taken over
@@ -193,7 +193,7 @@ async def test_the_simulated_report_follows_the_records(rig: Rig):
         assert loop.blockers() == []
 
 
-async def test_a_simulation_that_fails_is_tried_again_and_moments_go_on(rig: Rig):
+async def test_a_simulation_that_fails_is_tried_again_and_observations_go_on(rig: Rig):
     rig.refuses = True
     async with rig.running() as loop:
         await until(lambda: rig.simulations > 1)
@@ -219,7 +219,7 @@ async def test_the_trace_of_a_new_leader_continues(rig: Rig):
 
 
 def fits(rig: Rig) -> bool:
-    """Whether the waiting gang fits at the last moment."""
+    """Whether the waiting gang fits at the last observation."""
     last = rig.database.shadow.last
     return last is not None and bool(last.fits)
 
@@ -229,7 +229,7 @@ def left_out(rig: Rig) -> str:
     return "; ".join(last.left_out) if last is not None else ""
 
 
-async def test_each_moment_has_the_configuration_of_the_objects(rig: Rig):
+async def test_each_observation_has_the_configuration_of_the_objects(rig: Rig):
     assert rig.objects is not None
     async with rig.running():
         await until(lambda: fits(rig))
@@ -266,7 +266,7 @@ async def test_a_leader_is_not_ready_before_it_knows_the_configuration(rig: Rig)
         assert rig.cluster.lists == 0
 
 
-async def test_without_any_configuration_moments_are_recorded(rig: Rig):
+async def test_without_any_configuration_observations_are_recorded(rig: Rig):
     """A cluster without Kueue: its kinds do not exist."""
     rig.objects = MemoryObjects()
     rig.objects.unknown = {kind.plural: "does not exist" for kind in FOLLOWED[Owner.KUEUE]}
@@ -309,7 +309,7 @@ async def test_a_clock_that_jumps_adds_no_time(rig: Rig, monkeypatch: pytest.Mon
     assert rig.fitted <= asyncio.get_running_loop().time() - began
 
 
-async def test_an_hour_without_a_database_is_not_observed_and_moments_go_on_after_it(
+async def test_an_hour_without_a_database_is_not_observed_and_observations_go_on_after_it(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(Rig, "clock", Clock)

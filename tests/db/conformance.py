@@ -87,7 +87,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Retention
 from queuectl.domain.search import SearchText
 from queuectl.domain.selectors import label_selector
-from queuectl.domain.shadow import GangName, GangRecord, LastMoment, ShadowFold, ShadowSums
+from queuectl.domain.shadow import GangName, GangRecord, LastObservation, ShadowFold, ShadowSums
 from queuectl.domain.shadow_trace import (
     Between,
     FigureInterval,
@@ -200,7 +200,9 @@ SHADOW_GANG = GangRecord(
 
 
 def shadow_fold(at: float, *gangs: GangRecord, **sums: float) -> ShadowFold:
-    last = LastMoment(at, 64.0, 8.0, True, {"u1": 16.0}, {"u1": 16.0}, {"u2": 0.5}, ("Node/x: y",))
+    last = LastObservation(
+        at, 64.0, 8.0, True, {"u1": 16.0}, {"u1": 16.0}, {"u2": 0.5}, ("Node/x: y",)
+    )
     hour = int(at // 3600) * 3600
     return ShadowFold(last, {hour: ShadowSums(**sums, reasons={"Held": 1.5})}, gangs)
 

@@ -6,7 +6,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from queuectl.domain.errors import Fenced, StaleSnapshot
-from queuectl.domain.shadow import GangRecord, LastMoment, ShadowFold, ShadowHistory, ShadowSums
+from queuectl.domain.shadow import (
+    GangRecord,
+    LastObservation,
+    ShadowFold,
+    ShadowHistory,
+    ShadowSums,
+)
 from queuectl.domain.shadow_trace import (
     NodeVersion,
     ShadowTrace,
@@ -24,7 +30,7 @@ from queuectl.domain.usage_reports import Period
 class MemoryShadowTables:
     """The tables that all stores of a database share."""
 
-    last: LastMoment | None = None
+    last: LastObservation | None = None
     hours: dict[int, ShadowSums] = field(default_factory=dict)
     gangs: dict[str, GangRecord] = field(default_factory=dict)
     span: TraceSpan | None = None
@@ -43,7 +49,7 @@ class MemoryShadow:
     def __init__(self, reach: Callable[[], Awaitable[tuple[MemoryShadowTables, int]]]) -> None:
         self._reach = reach
 
-    async def last(self) -> LastMoment | None:
+    async def last(self) -> LastObservation | None:
         return (await self._reach())[0].last
 
     async def records(self, uids: Iterable[str]) -> Mapping[str, GangRecord]:
@@ -80,7 +86,7 @@ class MemoryShadow:
     ) -> None:
         tables = await self._fenced(epoch)
         if (tables.last.at if tables.last is not None else None) != over:
-            raise StaleSnapshot("another process has written a moment in the meantime")
+            raise StaleSnapshot("another process has written an observation in the meantime")
         tables.last = fold.last
         for hour, sums in fold.hours.items():
             tables.hours[hour] = tables.hours.get(hour, ShadowSums()) + sums

@@ -197,7 +197,7 @@ def test_a_gang_that_fits_while_its_controller_hangs_is_reported(beside: Beside)
         for one in client.get(listed)["items"]:
             client.delete(f"{listed}/{one['metadata']['name']}")
     os.kill(beside.kueue.pid, signal.SIGSTOP)
-    # The API server calls the webhooks for a moment longer.
+    # The API server calls the webhooks for an observation longer.
     wait_until(lambda: bool(client.apply(job("late", 1))), "the API server takes a job", 60.0)
     late = beside.until("late", state="Waiting", startableGpuHours=bool)
     assert late["startableGpuHours"] == pytest.approx(8 * late["fittedHours"], abs=1e-4)
@@ -218,7 +218,7 @@ def test_the_report_is_a_page_too(beside: Beside) -> None:
 
 @pytest.mark.timeout(1000)
 def test_the_simulated_report_continues_from_the_first_moment(beside: Beside) -> None:
-    """It has the gang that ran at the first moment, those that Kueue started late, and their waiting times on both sides.
+    """It has the gang that ran at the first observation, those that Kueue started late, and their waiting times on both sides.
 
     The next report is made after at least ten times the duration of the last one, which is long on a busy machine.
     """
@@ -239,7 +239,7 @@ def test_the_simulated_report_continues_from_the_first_moment(beside: Beside) ->
     assert made()["began"] == began
 
 
-def test_a_new_process_continues_from_the_last_moment(beside: Beside) -> None:
+def test_a_new_process_continues_from_the_last_observation(beside: Beside) -> None:
     hours = beside.report()["observed"]["total"]["observedHours"]
     beside.controller.kill()
     beside.controller.restart()

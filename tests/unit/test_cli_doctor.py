@@ -565,7 +565,7 @@ def shadow_gauges(**gauges: float) -> list[Sample]:
 def test_shadow_mode_is_judged_by_its_records_and_not_by_gpu_metrics() -> None:
     now = time.time()
     healthy = {
-        "last_moment_timestamp_seconds": now - 30,
+        "last_observation_timestamp_seconds": now - 30,
         "records_began_timestamp_seconds": now - 3 * 86400,
         "retention_seconds": 60 * 86400.0,
         "report_interval_seconds": 3600.0,
@@ -577,7 +577,7 @@ def test_shadow_mode_is_judged_by_its_records_and_not_by_gpu_metrics() -> None:
             (one.level, one.message) for one in of_metrics(samples, "1.0") if one.check == "shadow"
         ]
 
-    assert found(last_moment_timestamp_seconds=0.0) == [], "another mode"
+    assert found(last_observation_timestamp_seconds=0.0) == [], "another mode"
     [records, report] = found(simulated_timestamp_seconds=now - 600)
     assert records == (
         OK,
@@ -586,7 +586,7 @@ def test_shadow_mode_is_judged_by_its_records_and_not_by_gpu_metrics() -> None:
     assert report == (OK, "the last simulated report is 10 min old")
     [_, report] = found(records_began_timestamp_seconds=now - 2400)
     assert report == (OK, "the first simulated report of this replica is due in 20 min")
-    [(level, message), *_] = found(last_moment_timestamp_seconds=now - 7200)
+    [(level, message), *_] = found(last_observation_timestamp_seconds=now - 7200)
     assert (level, message.startswith("no observation was recorded for 2 h")) == (PROBLEM, True)
     assert [level for level, _ in found(left_out=2.0)] == [OK, WARNING, OK]
     assert [level for level, _ in found(records_began_timestamp_seconds=0.0)] == [UNKNOWN]

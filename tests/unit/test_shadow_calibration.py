@@ -73,7 +73,7 @@ def observed(seed: int, every: int) -> ShadowSums:
     observer, recorder = ClusterObserver(SolverLimits()), Recorder()
     for step in range(STEPS):
         cluster.change()
-        recorder.see(observer.moment(cluster.bodies, NOW + STEP * step))
+        recorder.see(observer.observation(cluster.bodies, NOW + STEP * step))
         if step % every == 0:
             cluster.act()
     return recorder.total

@@ -1,4 +1,4 @@
-"""The moment of a cluster that Kueue manages: what waits, what fits, what Kueue admitted without nodes, and why the rest waits."""
+"""The observation of a cluster that Kueue manages: what waits, what fits, what Kueue admitted without nodes, and why the rest waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queuectl.control import contained_plan
 from queuectl.control.checked_plan import CheckedPlan, checked_plan
 from queuectl.demo import scenario as m
 from queuectl.domain.quantity import GPU
-from queuectl.domain.shadow import Moment
+from queuectl.domain.shadow import Observation
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.objects.errors import DocumentError
 from queuectl.shadow.configuration import on_hosts
@@ -105,19 +105,19 @@ def pod(of: str, number: int, gpus: int, on: str | None) -> Body:
     }
 
 
-def observed(*bodies: Body, observer: ClusterObserver | None = None) -> Moment:
-    return (observer or ClusterObserver(SolverLimits())).moment(on_hosts(bodies), NOW)
+def observed(*bodies: Body, observer: ClusterObserver | None = None) -> Observation:
+    return (observer or ClusterObserver(SolverLimits())).observation(on_hosts(bodies), NOW)
 
 
-def fitting(moment: Moment) -> dict[str, float]:
-    return {one.gang.name: one.fits for one in moment.waiting if one.fits is not None}
+def fitting(observation: Observation) -> dict[str, float]:
+    return {one.gang.name: one.fits for one in observation.waiting if one.fits is not None}
 
 
 def test_a_gang_that_waits_and_fits_is_shown_with_its_gpus():
-    moment = observed(*queues(), node("a"), node("b"), workload("w", 2, 8))
-    assert fitting(moment) == {"w": 16.0}
-    assert (moment.gpus, moment.free, moment.decided) == (16.0, 16.0, True)
-    [only] = moment.waiting
+    observation = observed(*queues(), node("a"), node("b"), workload("w", 2, 8))
+    assert fitting(observation) == {"w": 16.0}
+    assert (observation.gpus, observation.free, observation.decided) == (16.0, 16.0, True)
+    [only] = observation.waiting
     assert (only.gang.namespace, only.gang.queue, only.gang.cluster_queue) == (
         SPACE,
         "train",
@@ -127,25 +127,25 @@ def test_a_gang_that_waits_and_fits_is_shown_with_its_gpus():
 
 
 def test_a_gang_that_does_not_fit_has_the_reason_of_queuectl():
-    moment = observed(*queues(), node("a"), workload("w", 2, 8))
-    [only] = moment.waiting
-    assert fitting(moment) == {}
+    observation = observed(*queues(), node("a"), workload("w", 2, 8))
+    [only] = observation.waiting
+    assert fitting(observation) == {}
     assert only.code
     assert only.message
 
 
 def test_quota_counts_although_nodes_are_free():
-    moment = observed(*queues(quota=8), node("a"), node("b"), workload("w", 2, 8))
-    [only] = moment.waiting
+    observation = observed(*queues(quota=8), node("a"), node("b"), workload("w", 2, 8))
+    [only] = observation.waiting
     assert (only.fits, only.code) == (None, "ExceedsMaxQuota")
 
 
 def test_an_admitted_gang_holds_its_quota_and_its_nodes():
     running = [workload("r", 1, 8, admitted=True), pod("r", 0, 8, "a")]
-    moment = observed(*queues(), node("a"), *running, workload("w", 1, 8))
-    assert (moment.free, fitting(moment), moment.unbound) == (0.0, {}, ())
-    moment = observed(*queues(quota=8), node("a"), node("b"), *running, workload("w", 1, 8))
-    assert (moment.free, fitting(moment)) == (8.0, {})
+    observation = observed(*queues(), node("a"), *running, workload("w", 1, 8))
+    assert (observation.free, fitting(observation), observation.unbound) == (0.0, {}, ())
+    observation = observed(*queues(quota=8), node("a"), node("b"), *running, workload("w", 1, 8))
+    assert (observation.free, fitting(observation)) == (8.0, {})
 
 
 @pytest.mark.parametrize(
@@ -158,35 +158,35 @@ def test_an_admitted_gang_holds_its_quota_and_its_nodes():
     ],
 )
 def test_admitted_gangs_whose_pods_have_no_node(pods: Sequence[Body], missing: int):
-    moment = observed(*queues(), node("a"), workload("r", 2, 4, admitted=True), *pods)
-    assert (moment.gpus, moment.free) == (8.0, 8.0 - 4.0 * (2 - missing))
-    shown = [(one.gang.name, one.pods, one.gpus) for one in moment.unbound]
+    observation = observed(*queues(), node("a"), workload("r", 2, 4, admitted=True), *pods)
+    assert (observation.gpus, observation.free) == (8.0, 8.0 - 4.0 * (2 - missing))
+    shown = [(one.gang.name, one.pods, one.gpus) for one in observation.unbound]
     assert shown == ([("r", missing, 4.0 * missing)] if missing else [])
     if missing:
-        assert moment.unbound[0].admitted_at == 1_767_226_200.0
+        assert observation.unbound[0].admitted_at == 1_767_226_200.0
 
 
 def test_a_gang_that_waits_for_admission_checks_is_not_one_without_nodes():
-    moment = observed(*queues(), node("a"), workload("r", 2, 4, reserved=True))
-    assert (moment.waiting, moment.unbound) == ((), ())
+    observation = observed(*queues(), node("a"), workload("r", 2, 4, reserved=True))
+    assert (observation.waiting, observation.unbound) == ((), ())
 
 
 def test_pods_outside_the_queues_hold_what_they_hold():
-    moment = observed(*queues(), node("a"), pod("other", 0, 6, "a"), workload("w", 1, 4))
-    assert (moment.free, fitting(moment)) == (2.0, {})
+    observation = observed(*queues(), node("a"), pod("other", 0, 6, "a"), workload("w", 1, 4))
+    assert (observation.free, fitting(observation)) == (2.0, {})
 
 
 def test_gangs_that_fit_one_at_a_time_do_not_both_fit():
     both = [workload("first", 1, 8), workload("second", 1, 8, at=1)]
-    moment = observed(*queues(), node("a"), *both)
-    assert fitting(moment) == {"first": 8.0}
+    observation = observed(*queues(), node("a"), *both)
+    assert fitting(observation) == {"first": 8.0}
 
 
 def test_a_finished_gang_is_not_shown():
     ended = workload("w", 1, 8)
     ended["status"] = {"conditions": [{"type": "Finished", "status": "True"}]}
-    moment = observed(*queues(), node("a"), ended)
-    assert (moment.waiting, moment.unbound, moment.decided) == ((), (), True)
+    observation = observed(*queues(), node("a"), ended)
+    assert (observation.waiting, observation.unbound, observation.decided) == ((), (), True)
 
 
 # ---- Objects that cannot be read
@@ -205,10 +205,10 @@ BROKEN = {
 def test_an_object_that_cannot_be_read_is_left_out_alone(spec: Body):
     broken = workload("broken", 1, 1)
     broken["spec"] = {"queueName": "train", **spec}
-    moment = observed(*queues(), node("a"), broken, workload("w", 1, 8))
-    assert fitting(moment) == {"w": 8.0}
-    refused = {one.gang.name: one.code for one in moment.waiting if one.fits is None}
-    named = [text for text in moment.left_out if text.startswith("Workload/team/broken: ")]
+    observation = observed(*queues(), node("a"), broken, workload("w", 1, 8))
+    assert fitting(observation) == {"w": 8.0}
+    refused = {one.gang.name: one.code for one in observation.waiting if one.fits is None}
+    named = [text for text in observation.left_out if text.startswith("Workload/team/broken: ")]
     assert len(named) + len(refused) == 1
     assert set(refused.items()) <= {("broken", "Misconfigured")}
 
@@ -247,8 +247,8 @@ def test_hostile_objects_are_left_out_alone():
     observer = ClusterObserver(SolverLimits())
     for number, broken in enumerate(hostile):
         broken["metadata"]["resourceVersion"] = f"{number}"
-        moment = observed(*queues(), node("a"), broken, workload("w", 1, 8), observer=observer)
-        assert (fitting(moment), len(moment.left_out)) == ({"w": 8.0}, 1), broken
+        observation = observed(*queues(), node("a"), broken, workload("w", 1, 8), observer=observer)
+        assert (fitting(observation), len(observation.left_out)) == ({"w": 8.0}, 1), broken
 
 
 def test_a_gang_whose_label_no_node_has_fits_nowhere_and_holds_nothing_up():
@@ -257,9 +257,9 @@ def test_a_gang_whose_label_no_node_has_fits_nowhere_and_holds_nothing_up():
         "spec podSets 0 template spec nodeSelector",
         {"rack": "none"},
     )
-    moment = observed(*queues(), node("a"), nowhere, workload("w", 1, 8, at=1))
-    assert fitting(moment) == {"w": 8.0}
-    assert {one.gang.name: one.code for one in moment.waiting if one.fits is None} == {
+    observation = observed(*queues(), node("a"), nowhere, workload("w", 1, 8, at=1))
+    assert fitting(observation) == {"w": 8.0}
+    assert {one.gang.name: one.code for one in observation.waiting if one.fits is None} == {
         "nowhere": "ShapeNeverFits"
     }
 
@@ -271,8 +271,8 @@ def test_an_object_that_was_left_out_is_read_again_after_an_edit():
     assert observed(*queues(), node("a"), broken, observer=observer).left_out
     fixed = workload("w", 1, 8)
     fixed["metadata"]["resourceVersion"] = "2"
-    moment = observed(*queues(), node("a"), fixed, observer=observer)
-    assert (moment.left_out, fitting(moment)) == ((), {"w": 8.0})
+    observation = observed(*queues(), node("a"), fixed, observer=observer)
+    assert (observation.left_out, fitting(observation)) == ((), {"w": 8.0})
 
 
 def test_many_objects_that_cannot_be_read_are_left_out_in_several_moments():
@@ -283,14 +283,14 @@ def test_many_objects_that_cannot_be_read_are_left_out_in_several_moments():
     bodies = [*queues(), node("a"), *broken, workload("w", 1, 8)]
     with pytest.raises(DocumentError):
         observed(*bodies, observer=observer)
-    moment = observed(*bodies, observer=observer)
-    assert (len(moment.left_out), fitting(moment)) == (30, {"w": 8.0})
+    observation = observed(*bodies, observer=observer)
+    assert (len(observation.left_out), fitting(observation)) == (30, {"w": 8.0})
 
 
 def test_objects_that_stay_unreadable_and_change_all_the_time_end_no_moment():
     """A newer Kueue has a field that queuectl does not read, and writes the status of each Workload all the time."""
     observer = ClusterObserver(SolverLimits())
-    lost, moments = 0, []
+    lost, observations = 0, []
     for number in range(8):
         broken = [workload(f"broken-{n}", 1, 1) for n in range(30)]
         for one in broken:
@@ -298,11 +298,13 @@ def test_objects_that_stay_unreadable_and_change_all_the_time_end_no_moment():
             one["metadata"]["resourceVersion"] = str(number)
         bodies = [*queues(), node("a"), *broken, workload("w", 1, 8)]
         try:
-            moments.append(observed(*bodies, observer=observer))
+            observations.append(observed(*bodies, observer=observer))
         except DocumentError:
             lost += 1
     assert lost == 1
-    assert {(len(each.left_out), *fitting(each).items()) for each in moments} == {(30, ("w", 8.0))}
+    assert {(len(each.left_out), *fitting(each).items()) for each in observations} == {
+        (30, ("w", 8.0))
+    }
     readable = [workload(f"broken-{n}", 1, 0) for n in range(30)]
     for one in readable:
         one["metadata"]["resourceVersion"] = "99"
@@ -322,15 +324,17 @@ def test_a_gang_with_which_planning_fails_is_left_out_of_the_plan_alone(
         return ordinary(snapshot, *more)
 
     monkeypatch.setattr(contained_plan, "checked_plan", fails)
-    moment = observed(*queues(), node("a"), workload("poison", 1, 1), workload("w", 1, 8, at=1))
-    assert fitting(moment) == {"w": 8.0}
+    observation = observed(
+        *queues(), node("a"), workload("poison", 1, 1), workload("w", 1, 8, at=1)
+    )
+    assert fitting(observation) == {"w": 8.0}
 
 
 def test_a_plan_that_was_stopped_decides_nothing():
     observer = ClusterObserver(SolverLimits())
     observer.stop.stop()
-    moment = observed(*queues(), node("a"), workload("w", 1, 8), observer=observer)
-    assert moment.decided is False
+    observation = observed(*queues(), node("a"), workload("w", 1, 8), observer=observer)
+    assert observation.decided is False
 
 
 def test_a_document_of_the_catalog_that_was_left_out_is_read_again_after_an_edit():
@@ -340,10 +344,10 @@ def test_a_document_of_the_catalog_that_was_left_out_is_read_again_after_an_edit
     broken = {**queue, "spec": {**queue["spec"], "queueingStrategy": 5}}
     flavor, _, local = queues()
     others = [flavor, local, node("a"), workload("w", 1, 8)]
-    moment = observed(dict(broken), *others, observer=observer)
-    assert (fitting(moment), len(moment.left_out)) == ({}, 1)
-    moment = observed(dict(queue), *others, observer=observer)
-    assert (fitting(moment), moment.left_out) == ({"w": 8.0}, ())
+    observation = observed(dict(broken), *others, observer=observer)
+    assert (fitting(observation), len(observation.left_out)) == ({}, 1)
+    observation = observed(dict(queue), *others, observer=observer)
+    assert (fitting(observation), observation.left_out) == ({"w": 8.0}, ())
 
 
 # ---- Room
@@ -401,10 +405,10 @@ def test_exactly_the_gangs_fit_for_which_a_placement_exists(
     nodes = [node(f"n{at}") for at in range(len(free))]
     others = [pod(f"other{at}", 0, 8 - left, f"n{at}") for at, left in enumerate(free) if left < 8]
     waiting = [workload(f"w{at}", *gang, at=at) for at, gang in enumerate(gangs)]
-    moment = observed(*queues(), *nodes, *others, *waiting)
+    observation = observed(*queues(), *nodes, *others, *waiting)
     expected = starts(tuple(free), gangs)
-    assert fitting(moment) == {
+    assert fitting(observation) == {
         f"w{at}": float(count * each) for at, (count, each) in enumerate(gangs) if expected[at]
     }
-    assert moment.free == sum(free)
-    assert len(moment.waiting) == len(gangs)
+    assert observation.free == sum(free)
+    assert len(observation.waiting) == len(gangs)

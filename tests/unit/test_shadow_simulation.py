@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.shadow import GangName, Moment, SeenGang
+from queuectl.domain.shadow import GangName, Observation, SeenGang
 from queuectl.domain.shadow_trace import (
     Between,
     FigureInterval,
@@ -64,8 +64,8 @@ class Records:
 
     def see(self, at: float, *seen: SeenGang, nodes: tuple[Node, ...] | None = None) -> None:
         shown = SETTING.fleet.nodes if nodes is None else nodes
-        moment = Moment(at, 0.0, 0.0, gangs=tuple(seen), nodes=shown)
-        step = trace(self.book, moment, LONGEST)
+        observation = Observation(at, 0.0, 0.0, gangs=tuple(seen), nodes=shown)
+        step = trace(self.book, observation, LONGEST)
         self.book = after(self.book, step)
         if step.begins:
             self.gangs, self.nodes = {}, []
@@ -131,8 +131,8 @@ class Live:
         policy = Policy(durations=Durations.LEARNED)
         runs = [Run(job) for job in made.jobs]
         self._down: set[str] = set()
-        self._moments: Iterator[float] = itertools.count(0.0, STEP)
-        self._next = next(self._moments)
+        self._observations: Iterator[float] = itertools.count(0.0, STEP)
+        self._next = next(self._observations)
         self._shown: dict[Run, SeenGang] = {}
         self._runs = runs
         world.run(runs, made.events, Planned(made, policy, world), self._note, self.until)
@@ -141,7 +141,7 @@ class Live:
         return self.records
 
     def _note(self, world: World) -> None:
-        """The state after an instant. Moments before it show the state before."""
+        """The state after an instant. Observations before it show the state before."""
         while self._next < world.now:
             self._see()
         for event in self.events:
@@ -179,7 +179,7 @@ class Live:
     def _see(self) -> None:
         nodes = tuple(replace(one, ready=one.name not in self._down) for one in SETTING.fleet.nodes)
         self.records.see(BEGIN + self._next, *self._shown.values(), nodes=nodes)
-        self._next = next(self._moments)
+        self._next = next(self._observations)
 
 
 def history(chance: random.Random, jobs: int, *, failures: bool = False) -> Records:
@@ -227,7 +227,7 @@ def test_the_history_of_queuectl_shows_no_gain_if_nodes_fail():
 
 
 def test_a_gang_that_left_a_failed_node_holds_its_new_one():
-    """Its second node is idle before the failure only, and up to one time between two moments of it."""
+    """Its second node is idle before the failure only, and up to one time between two observations of it."""
     first, second = SETTING.fleet.nodes
     records = Records()
     for minute in range(10):
@@ -302,7 +302,7 @@ def only(records: Records) -> TracedGang:
     return gang
 
 
-def test_a_gang_that_ran_at_the_first_moment_is_the_initial_state():
+def test_a_gang_that_ran_at_the_first_observation_is_the_initial_state():
     records = Records()
     for minute in range(4):
         shown = [seen("new", 8, on="n1" if minute == 3 else None, created=BEGIN)]
@@ -381,7 +381,7 @@ def test_a_gang_whose_size_changes_has_the_last_size_before_its_start():
     assert records.report().resized == 1
 
 
-def test_an_object_that_could_not_be_read_at_one_moment_has_not_left():
+def test_an_object_that_could_not_be_read_at_one_observation_has_not_left():
     records = Records()
     for minute in range(5):
         shown = [] if minute == 2 else [seen("a", on="n0"), seen("b", 32, pods=4)]

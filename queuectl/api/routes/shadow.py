@@ -180,7 +180,7 @@ class ShadowReportView(View):
 
     since: datetime
     until: datetime
-    last_moment: datetime | None = Field(description="The last observation; null = none yet.")
+    last_observation: datetime | None = Field(description="The last observation; null = none yet.")
     observed: ShadowObservedView
     limits: list[str] = Field(description="Facts that the observed figures do not show.")
     simulated: ShadowSimulatedView | None = Field(
@@ -230,7 +230,7 @@ def shadow_view(
     return ShadowReportView(
         since=moment(period.since),
         until=moment(period.until),
-        last_moment=maybe(last.at if last is not None else None),
+        last_observation=maybe(last.at if last is not None else None),
         observed=ShadowObservedView(
             total=_sums(history.total),
             hours=[

@@ -22,7 +22,7 @@ def findings(gauges: Mapping[str, float], now: float) -> list[Finding]:
         gauges: metrics of shadow mode, without their prefix.
         now: unix seconds.
     """
-    last = gauges.get("last_moment_timestamp_seconds", 0.0)
+    last = gauges.get("last_observation_timestamp_seconds", 0.0)
     if not last:
         return []
     began = gauges.get("records_began_timestamp_seconds", 0.0)
