@@ -127,7 +127,7 @@ class ShadowLoop:
 
     def blockers(self) -> list[str]:
         """Why this process is not ready as a leader or a standby; empty if it is."""
-        failures = [self._leadership.failure, self._failure if self._leads else ""]
+        failures = [self._leadership.failure, "" if self._leadership.follows else self._failure]
         return [failure for failure in failures if failure]
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -132,6 +132,7 @@ def rig() -> Rig:
 
 async def test_observations_are_stored_and_the_process_is_ready_after_the_first(rig: Rig):
     async with rig.running() as loop:
+        assert loop.blockers() == ["no observation yet"]  # it has not read the Lease either
         await until(lambda: rig.fitted > 0.0)
         assert loop.blockers() == []
         assert loop.stalled() == ""

@@ -58,6 +58,7 @@ class Leadership:
         self.failure = ""  # why the last read or write of the lease failed
         # A lease of another process has expired only if this process saw it unchanged for its duration: clocks differ.
         self._seen: tuple[str, float] = ("", 0.0)
+        self.follows = False  # another process holds the Lease, as last read
         # Of the lease of another process, on the event loop's clock.
         self._expires: float | None = None
 
@@ -82,6 +83,7 @@ class Leadership:
                 record = await self._try()
                 self.failure = ""
                 if record is not None:
+                    self.follows = False
                     epoch = await self._taken_over(record)
                     await self._write(record, epoch)
                     log.info("leadership_acquired", holder=self._holder, epoch=epoch)
@@ -126,6 +128,7 @@ class Leadership:
             expires = self._seen[1] + current.duration
             if asyncio.get_running_loop().time() < expires:
                 self._expires = expires
+                self.follows = True
                 return None
             log.warning("lease_expired", holder=current.holder)
         await self._store.now()  # a replica without the database leaves the Lease to the others
