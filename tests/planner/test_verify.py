@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -17,7 +18,10 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
-from queuectl.planner.verify import PlanRule, verify
+from queuectl.domain.workload import Growth, Workload
+from queuectl.planner.verify import PlanRule, order, verify
+from queuectl.planner.verify.order import place
+from queuectl.planner.verify.plan_index import PlanIndex
 from tests.planner.build import (
     NOW,
     gang,
@@ -400,3 +404,38 @@ def test_podsets_of_a_group_hold_back_only_flavors_they_can_share() -> None:
     assert not rules(snapshot, beside)
     before = replace(start(NEXT, {"a0": 1}, flavor="h100"), pending=(waits(head),))
     assert PlanRule.ORDER in rules(snapshot, before)
+
+
+def _small(number: int) -> Workload:
+    return gang(f"s{number}", podset(gpu=1), queued_at=50.0)
+
+
+def _grown(number: int) -> Workload:
+    return replace(_small(number), growth=Growth("base", number))
+
+
+@pytest.mark.parametrize("starts", [_small, _grown])
+def test_the_order_is_checked_in_time_proportional_to_the_number_of_gangs(
+    starts: Callable[[int], Workload], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gangs of one user wait, and others start, or pods are added to an elastic gang, in the same plan."""
+    compared = 0
+
+    def counted(workload: Workload) -> tuple[int, float, str]:
+        nonlocal compared
+        compared += 1
+        return place(workload)
+
+    monkeypatch.setattr(order, "place", counted)
+    calls = []
+    for size in (20, 40):
+        waiting = [gang(f"w{n}", podset(gpu=16), queued_at=float(n)) for n in range(size)]
+        waiting += [gang(f"l{n}", podset(gpu=16), queued_at=99.0) for n in range(size)]
+        others = [starts(number) for number in range(size)]
+        snapshot = world([node("n", gpu=8)], [*waiting, *others])
+        admitted = tuple(Admission(each.uid, placed(each, {"n": 1})) for each in others)
+        plan = Plan(admitted=admitted, pending=tuple(map(waits, waiting)))
+        compared = 0
+        list(order.check_order(PlanIndex(snapshot, plan)))
+        calls.append(compared)
+    assert calls[1] < 3 * calls[0]

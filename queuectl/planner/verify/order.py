@@ -7,7 +7,7 @@ thumb, not a guarantee. Nor is it checked where past use alone decides, for that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Final, TypeAlias
 
 from queuectl.domain.checks import CONTROLLERS, PROVISIONING
@@ -15,7 +15,7 @@ from queuectl.domain.plan import Proof, Refusal
 from queuectl.domain.queues import ClusterQueue, ResourceGroup, StopPolicy
 from queuectl.domain.reasons import AT_A_LIMIT, NEVER_FITS, Code
 from queuectl.domain.snapshot import Pending
-from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
+from queuectl.domain.workload import PodSet, PodSetPlacement, Workload
 from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
 from queuectl.planner.verify.quota import flavor_refusal
 
@@ -25,6 +25,7 @@ _NEVER = NEVER_FITS | AT_A_LIMIT
 
 Account: TypeAlias = tuple[str, str | None, str | None]
 """Namespace, LocalQueue and user."""
+Podsets: TypeAlias = tuple[PodSet, ...]
 
 
 def check_order(index: PlanIndex) -> Iterator[PlanViolation]:
@@ -171,72 +172,122 @@ def account(workload: Workload) -> Account:
     return workload.namespace, workload.queue, workload.user
 
 
+class FirstGangs:
+    """Of the gangs that wait for something with a name, the first ones: of all accounts, and of each."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, Account | None], Workload] = {}
+
+    def add(self, name: str, workload: Workload) -> None:
+        """Count a gang that waits."""
+        for whose in (None, account(workload)):
+            known = self._first.setdefault((name, whose), workload)
+            self._first[name, whose] = min(known, workload, key=place)
+
+    def before(
+        self, index: PlanIndex, queue: ClusterQueue, names: Iterable[str], workload: Workload
+    ) -> Workload | None:
+        """A gang that waits for one of these and is surely considered before another gang of the queue."""
+        for name in sorted(names):
+            # The first of all accounts has the highest priority: it is surely before the gang if any of another account is.
+            for whose in (None, account(workload)):
+                first = self._first.get((name, whose))
+                if first is None or place(first) > place(workload):
+                    continue
+                if surely_before(index, queue, first, workload):
+                    return first
+        return None
+
+
 def _overtaken(index: PlanIndex) -> Iterator[PlanViolation]:
     """A gang that is refused for sure although a later one that asks the same starts."""
-    started: dict[Account, list[Pending]] = {}
+    now = index.snapshot.now
+    asked = _Requests()
+    # By account, and whether the gang that is refused may borrow: the last gang that starts, of each request.
+    last: dict[tuple[Account, bool], dict[Hashable, Workload]] = {}
     for uid in sorted(index.started):
         entry = index.pending.get(uid)
-        if entry is not None and entry.lease is None and entry.workload.queue is not None:
-            started.setdefault(account(entry.workload), []).append(entry)
-    if not started:
-        return
-    now = index.snapshot.now
-    last = {a: max(place(e.workload) for e in entries) for a, entries in started.items()}
+        if entry is None or entry.lease is not None or entry.workload.queue is None:
+            continue
+        for borrows in {True, entry.may_borrow(now)}:
+            of_account = last.setdefault((account(entry.workload), borrows), {})
+            known = of_account.setdefault(asked.of(entry), entry.workload)
+            of_account[asked.of(entry)] = max(known, entry.workload, key=place)
     for entry in index.snapshot.pending:
         workload = entry.workload
-        whose = account(workload)
-        latest = last.get(whose)
-        if latest is None or -workload.priority > latest[0] or place(workload) > latest:
-            continue
-        if entry.blocked is not None or workload.grows:
+        later = last.get((account(workload), entry.may_borrow(now)))
+        if later is None or entry.blocked is not None or workload.grows:
             continue
         refusal = index.refused.get(workload.uid)
         if refusal is None or refusal.lease is not None or refusal.proof is Proof.UNDECIDED:
             continue
-        for other in started[whose]:
-            if not entry.may_borrow(now) and other.may_borrow(now):
-                continue
-            if place(workload) < place(other.workload) and _ask_the_same(entry, other):
-                text = f"asks what {other.workload.uid} starts with, and is before it"
-                yield PlanViolation(PlanRule.ORDER, workload.uid, text)
-                break
+        other = later.get(asked.of(entry))
+        if other is not None and place(workload) < place(other):
+            text = f"asks what {other.uid} starts with, and is before it"
+            yield PlanViolation(PlanRule.ORDER, workload.uid, text)
+
+
+class _Requests:
+    """Equal gangs share their podsets, so each is hashed once."""
+
+    def __init__(self) -> None:
+        self._first: dict[Podsets, Podsets] = {}
+        self._equal: dict[int, Podsets] = {}
+
+    def of(self, entry: Pending) -> Hashable:
+        """The request of a gang; a shorter gang can start where a longer one, or one held for its checks, delays a planned start."""
+        podsets = entry.workload.podsets
+        if id(podsets) not in self._equal:
+            self._equal[id(podsets)] = self._first.setdefault(podsets, podsets)
+        same = id(self._equal[id(podsets)])
+        workload = entry.workload
+        return same, entry.excluded, entry.ready_checks, workload.claims, workload.duration
 
 
 def _grown_first(index: PlanIndex) -> Iterator[PlanViolation]:
     """A pod that is added to an elastic gang although a gang before it waits for what it takes."""
-    grown = [e for e in index.snapshot.pending if e.workload.growth is not None]
-    for entry in grown:
-        queue = index.queue_of(entry.workload)
-        if entry.workload.uid not in index.started or queue is None:
+    grown = [e.workload for e in index.snapshot.pending if e.workload.growth is not None]
+    waiting: dict[str, FirstGangs] = {}
+    left_out = _least_ranks(index, grown)
+    for workload in grown:
+        queue = index.queue_of(workload)
+        if workload.uid not in index.started or queue is None or workload.growth is None:
             continue
-        if (lower := _lower_rank(index, entry.workload, grown)) is not None:
-            text = f"is added to its gang before {lower} of a lower rank"
-            yield PlanViolation(PlanRule.ORDER, entry.workload.uid, text)
-        taken = _flavors_taken(index, entry.workload.uid)
-        for first in index.snapshot.pending:
-            ahead = first.workload
-            if ahead.grows or place(ahead) > place(entry.workload):
-                continue
-            if index.queue_of(ahead) is not queue or not _waits_for_room(index, first):
-                continue
-            if not surely_before(index, queue, ahead, entry.workload):
-                continue
-            if _could_use(index, queue, ahead) & taken:
-                text = f"is added to its gang while {ahead.uid} is before it and waits"
-                yield PlanViolation(PlanRule.ORDER, entry.workload.uid, text)
-                break
+        lower = left_out.get(workload.growth.base)
+        if lower is not None and lower[0] < workload.growth.rank:
+            text = f"is added to its gang before {lower[1]} of a lower rank"
+            yield PlanViolation(PlanRule.ORDER, workload.uid, text)
+        if queue.name not in waiting:
+            waiting[queue.name] = _first_that_wait(index, queue)
+        taken = _flavors_taken(index, workload.uid)
+        first = waiting[queue.name].before(index, queue, taken, workload)
+        if first is not None:
+            text = f"is added to its gang while {first.uid} is before it and waits"
+            yield PlanViolation(PlanRule.ORDER, workload.uid, text)
 
 
-def _lower_rank(index: PlanIndex, workload: Workload, grown: list[Pending]) -> str | None:
-    """A pod of a lower rank of the same elastic gang that is not added to it."""
-    growth = workload.growth
-    for entry in grown:
-        other = entry.workload.growth
-        if growth is None or other is None or other.base != growth.base:
+def _least_ranks(index: PlanIndex, grown: list[Workload]) -> dict[str, tuple[int, str]]:
+    """By elastic gang, the lowest rank of its pods that are not added to it, and the uid of that pod."""
+    least: dict[str, tuple[int, str]] = {}
+    for workload in grown:
+        growth = workload.growth
+        if growth is not None and workload.uid in index.refused:
+            rank = growth.rank, workload.uid
+            least[growth.base] = min(least.get(growth.base, rank), rank)
+    return least
+
+
+def _first_that_wait(index: PlanIndex, queue: ClusterQueue) -> FirstGangs:
+    """The first gangs of a queue that wait for room, by the flavors that they could use."""
+    first = FirstGangs()
+    for entry in index.snapshot.pending:
+        workload = entry.workload
+        if workload.grows or index.queue_of(workload) is not queue:
             continue
-        if other.rank < growth.rank and entry.workload.uid in index.refused:
-            return entry.workload.uid
-    return None
+        if _waits_for_room(index, entry):
+            for flavor in _could_use(index, queue, workload):
+                first.add(flavor, workload)
+    return first
 
 
 def _waits_for_room(index: PlanIndex, entry: Pending) -> bool:
@@ -246,15 +297,6 @@ def _waits_for_room(index: PlanIndex, entry: Pending) -> bool:
         return False
     behind = refusal.reasons[0].code is Code.WAITING_IN_ORDER if refusal.reasons else False
     return refusal.lease is None and not refusal.checks and not behind and not never(refusal)
-
-
-def _ask_the_same(first: Pending, second: Pending) -> bool:
-    """Whether they have the same request; a shorter gang can start where a longer one, or one held for its checks, delays a planned start."""
-    ours, theirs = first.workload.podsets, second.workload.podsets
-    same = first.excluded == second.excluded and (ours is theirs or ours == theirs)
-    same = same and first.ready_checks == second.ready_checks
-    same = same and first.workload.claims == second.workload.claims
-    return same and first.workload.duration == second.workload.duration
 
 
 def never(refusal: Refusal) -> bool:
@@ -267,11 +309,11 @@ def _flavors_taken(index: PlanIndex, uid: str) -> frozenset[str]:
 
 
 def _placed(index: PlanIndex, uid: str) -> list[PodSetPlacement]:
-    placements: list[Placement] = [a.placement for a in index.plan.admitted if a.uid == uid]
+    placement = index.placements.get(uid)
     refusal = index.refused.get(uid)
-    if refusal is not None and refusal.lease is not None:
-        placements.append(refusal.lease.placement)
-    return [placed for placement in placements for placed in placement.podsets]
+    if placement is None and refusal is not None and refusal.lease is not None:
+        placement = refusal.lease.placement
+    return list(placement.podsets) if placement is not None else []
 
 
 def _could_use(index: PlanIndex, queue: ClusterQueue, workload: Workload) -> frozenset[str]:

@@ -81,6 +81,11 @@ class PlanIndex:
         return tuple(p for p in self.plan.planned if p.is_current and p.uid in self.pending)
 
     @cached_property
+    def placements(self) -> dict[str, Placement]:
+        """By uid, of the gangs that start or are repaired."""
+        return {a.uid: a.placement for a in self.plan.admitted}
+
+    @cached_property
     def started(self) -> frozenset[str]:
         """Uids that start now; repaired gangs already run."""
         return frozenset(a.uid for a in self.plan.admitted if not a.repaired)

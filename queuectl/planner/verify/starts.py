@@ -17,12 +17,9 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, TopologyMode, Workload
 from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.order import (
-    Account,
-    account,
+    FirstGangs,
     inadmissible,
     never,
-    place,
-    surely_before,
 )
 from queuectl.planner.verify.placement import check_gangs
 from queuectl.planner.verify.plan_index import PlanIndex, PlanRule, PlanViolation
@@ -174,20 +171,15 @@ def _unknown_lengths(index: PlanIndex) -> Iterator[PlanViolation]:
         workload, queue = entry.workload, index.queue_of(entry.workload)
         if queue is None or workload.duration is not None or entry.lease is not None:
             continue
-        # The first of all accounts has the highest priority: it is surely before the gang if any of another account is.
-        for whose in (None, account(workload)):
-            ahead = first.get((queue.name, whose))
-            if ahead is None or place(ahead) > place(workload):
-                continue
-            if surely_before(index, queue, ahead, workload):
-                text = f"of unknown length, passes {ahead.uid}"
-                yield PlanViolation(PlanRule.PLANNED_START, uid, text)
-                break
+        ahead = first.before(index, queue, (queue.name,), workload)
+        if ahead is not None:
+            text = f"of unknown length, passes {ahead.uid}"
+            yield PlanViolation(PlanRule.PLANNED_START, uid, text)
 
 
-def _first_that_wait(index: PlanIndex) -> dict[tuple[str, Account | None], Workload]:
-    """By Backfill ClusterQueue, the first gang that waits and holds others back: of each account, and of all (None)."""
-    first: dict[tuple[str, Account | None], Workload] = {}
+def _first_that_wait(index: PlanIndex) -> FirstGangs:
+    """The first gangs that wait and hold others back, by Backfill ClusterQueue."""
+    first = FirstGangs()
     for refusal in index.plan.pending:
         entry = index.pending.get(refusal.uid)
         queue = index.queue_of(entry.workload) if entry is not None else None
@@ -198,9 +190,7 @@ def _first_that_wait(index: PlanIndex) -> dict[tuple[str, Account | None], Workl
             continue  # it holds back no gang
         if never(refusal) or refusal.lease is not None or inadmissible(index, entry) is not None:
             continue
-        for whose in (None, account(workload)):
-            known = first.setdefault((queue.name, whose), workload)
-            first[queue.name, whose] = min(known, workload, key=place)
+        first.add(queue.name, workload)
     return first
 
 
