@@ -173,7 +173,7 @@ def account(workload: Workload) -> Account:
 
 
 class FirstGangs:
-    """Of the gangs that wait for something with a name, the first ones: of all accounts, and of each."""
+    """The first gangs among those that wait for something with a name: of all accounts, and of each."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, Account | None], Workload] = {}
@@ -202,7 +202,7 @@ class FirstGangs:
 def _overtaken(index: PlanIndex) -> Iterator[PlanViolation]:
     """A gang that is refused for sure although a later one that asks the same starts."""
     now = index.snapshot.now
-    asked = _Requests()
+    requests = _Requests()
     # By account, and whether the gang that is refused may borrow: the last gang that starts, of each request.
     last: dict[tuple[Account, bool], dict[Hashable, Workload]] = {}
     for uid in sorted(index.started):
@@ -211,8 +211,8 @@ def _overtaken(index: PlanIndex) -> Iterator[PlanViolation]:
             continue
         for borrows in {True, entry.may_borrow(now)}:
             of_account = last.setdefault((account(entry.workload), borrows), {})
-            known = of_account.setdefault(asked.of(entry), entry.workload)
-            of_account[asked.of(entry)] = max(known, entry.workload, key=place)
+            known = of_account.setdefault(requests.of(entry), entry.workload)
+            of_account[requests.of(entry)] = max(known, entry.workload, key=place)
     for entry in index.snapshot.pending:
         workload = entry.workload
         later = last.get((account(workload), entry.may_borrow(now)))
@@ -221,7 +221,7 @@ def _overtaken(index: PlanIndex) -> Iterator[PlanViolation]:
         refusal = index.refused.get(workload.uid)
         if refusal is None or refusal.lease is not None or refusal.proof is Proof.UNDECIDED:
             continue
-        other = later.get(asked.of(entry))
+        other = later.get(requests.of(entry))
         if other is not None and place(workload) < place(other):
             text = f"asks what {other.uid} starts with, and is before it"
             yield PlanViolation(PlanRule.ORDER, workload.uid, text)
