@@ -20,3 +20,10 @@ def test_each_module_that_a_page_names_exists(page: str) -> None:
     assert [
         name for name in sorted(named) if not any(m.endswith("/" + name) for m in MODULES)
     ] == []
+
+
+def test_the_page_for_contributors_names_each_folder_of_tests() -> None:
+    text = (ROOT / "docs" / "contributing.md").read_text()
+    table = text.partition("| folder | tests |")[2].partition("\n\n")[0]
+    folders = {path.parent.name for path in ROOT.glob("tests/*/__init__.py")}
+    assert folders | {"fixtures"} == set(re.findall(r"`tests/(\w+)`", table))
