@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import aiohttp
 import msgspec
@@ -63,7 +63,8 @@ class _Cause(msgspec.Struct):
 
 class _Details(msgspec.Struct, rename="camel"):
     causes: list[_Cause] | None = None
-    retry_after_seconds: int | None = None
+    # Of 32 bits in Kubernetes. A longer number of a proxy is not a Status.
+    retry_after_seconds: Annotated[int, msgspec.Meta(lt=2**31)] | None = None
 
 
 class _Status(msgspec.Struct):

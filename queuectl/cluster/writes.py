@@ -307,9 +307,12 @@ class Events:
             "note": _shorten(printable(message), 1024),  # kubectl prints it as it is
             "regarding": self._regarding(job),
         }
-        body = await self._api.request(
-            "POST", _events(job), query=_WRITE, body=event, accept=METADATA_ONLY
-        )
+        try:
+            body = await self._api.request(
+                "POST", _events(job), query=_WRITE, body=event, accept=METADATA_ONLY
+            )
+        except (WriteConflict, ObjectGone) as error:
+            raise WriteRefused(str(error)) from None  # of a webhook: a new Event is behind nothing
         return _metadata(_events(job), body).name
 
     def _regarding(self, job: JobRecord) -> dict[str, str]:

@@ -23,6 +23,7 @@ from queuectl.cluster.server import Server, discover, mismatches
 from queuectl.cluster.stream import current_version
 from queuectl.cluster.takeover import read_admissions
 from queuectl.domain.errors import (
+    LONGEST_WAIT,
     BadInput,
     ClusterBusy,
     ClusterError,
@@ -86,6 +87,8 @@ def test_each_status_becomes_one_error(
         ("7", {}, 7.0),
         ("", {"details": {"retryAfterSeconds": 3}}, 3.0),
         ("7", {"details": {"retryAfterSeconds": 3}}, 7.0),
+        ("", {"details": {"retryAfterSeconds": int("9" * 400)}}, None),
+        ("9" * 400, {}, LONGEST_WAIT),
         ("Wed, 21 Oct 2026 07:28:00 GMT", {}, None),
         ("", {}, None),
     ],

@@ -109,6 +109,24 @@ async def test_the_answer_to_a_patch_is_read_at_each_depth_of_its_field_owners(
         assert await writer.patch_job("Job", "a", "train", PATCH) == 8
 
 
+@pytest.mark.parametrize("code", [403, 404, 409, 422])
+async def test_an_event_that_a_webhook_refuses_is_refused(tmp_path: Path, code: int) -> None:
+    """No code means that the watch is behind, for which the creation is repeated."""
+
+    async def refuses(_: web.Request) -> web.Response:
+        return web.Response(status=code, body=NO, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", refuses)
+    async with TestServer(app) as there:
+        assert there.port is not None
+        api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, there.port)))
+        job = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", ())
+        with pytest.raises(WriteRefused, match="a webhook denies it"):
+            await Events(api).create(job, "Normal", "Held", "held")
+        await api.close()
+
+
 async def test_the_note_of_an_event_controls_no_terminal(tmp_path: Path) -> None:
     """``kubectl`` prints it as it is."""
     notes: list[str] = []
