@@ -16,7 +16,13 @@ from queuectl.domain.fleet import Node, NodeRules
 from queuectl.domain.plan import Plan
 from queuectl.domain.provisioning import ProvisioningConfig
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.queues import Protection, QueueConfig, QueueingStrategy, ResourceFlavor
+from queuectl.domain.queues import (
+    Defragment,
+    Protection,
+    QueueConfig,
+    QueueingStrategy,
+    ResourceFlavor,
+)
 from queuectl.domain.reasons import Code
 from queuectl.domain.reservations import (
     AdvanceReservation,
@@ -613,6 +619,47 @@ def test_a_reservation_that_evicts_takes_no_nodes_on_which_a_gang_has_a_lease() 
     assert starts(planned(snapshot)) == ["gang"]
     running = (*snapshot.admitted, runs(gang, "n0"))
     assert nodes_of(planned(replace(snapshot, pending=(), admitted=running))) == {"n0": 1}
+
+
+def ahead_of_talk(seconds: float, *running: Admitted, gpu: int) -> Snapshot:
+    """A gang with this limit can only use node n1 after evictions, and a Reservation keeps that node 1,000 seconds from now."""
+    nodes = [node("n0", gpu=4), node("n1", gpu=8)]
+    rule = replace(queue(), defragment=Defragment.EXECUTE, defragment_budget=10**6)
+    asks = job("g", 1, seconds, priority=4, gpu=gpu)
+    snapshot = with_notice(world(nodes, [asks], running, rule), 300.0)
+    return replace(snapshot, reservations=(reserved(nodes=("n1",), starts=1000),))
+
+
+@pytest.mark.parametrize("lease_seconds", [100, 600])
+@pytest.mark.parametrize(("spare", "leave"), [(0, True), (1, False)])
+def test_gangs_leave_only_for_a_gang_that_ends_before_the_reservation_if_its_lease_ends_first(
+    lease_seconds: float, spare: float, leave: bool
+) -> None:
+    """Otherwise the Reservation can keep it out once they have left."""
+    seconds = 1000 - 300 - lease_seconds + spare
+    lower = running_on("lower", 8, "n1", ran=5000)
+    evicts = ahead_of_talk(seconds, lower, gpu=8)
+    moves = ahead_of_talk(seconds, running_on("same", 4, "n1", priority=4, ran=5000), gpu=8)
+    for snapshot in (evicts, moves):
+        limits = replace(snapshot.limits, lease_seconds=lease_seconds)
+        made = planned(replace(snapshot, limits=limits))
+        gone = [p.victim for p in made.preempted] + [m.uid for m in made.moved]
+        assert gone == ([snapshot.admitted[0].workload.uid] if leave else [])
+
+
+def test_a_gang_with_a_lease_starts_if_it_then_ends_before_the_reservation() -> None:
+    """Its victims have left early."""
+    snapshot = ahead_of_talk(900, gpu=8)
+    (waits,) = snapshot.pending
+    leased = replace(waits, lease=lease(placed(waits.workload, {"n1": 1}), "lower"))
+    assert starts(planned(replace(snapshot, pending=(leased,)))) == ["g"]
+
+
+def test_the_verifier_finds_an_eviction_for_a_gang_that_a_reservation_can_keep_out() -> None:
+    snapshot = ahead_of_talk(900, running_on("lower", 8, "n1", ran=5000), gpu=8)
+    evicting = plan(replace(snapshot, reservations=()))
+    assert [p.victim for p in evicting.preempted] == ["lower"]
+    assert {each.rule for each in verify(snapshot, evicting)} == {PlanRule.RESERVATION}
 
 
 def test_a_notice_is_given_before_the_start() -> None:

@@ -48,6 +48,7 @@ from queuectl.planner.problem.request import (
     in_parts,
     quota_only,
     request_of,
+    starting_at,
 )
 from queuectl.planner.quota import QuotaUse
 
@@ -123,6 +124,12 @@ def waits_for_victims(victims: Sequence[str]) -> Reason:
 def lease_end(snapshot: Snapshot) -> float:
     """The end of a lease given now: its time starts once the longest notice of its victims is over."""
     return snapshot.now + snapshot.config.rules.eviction_grace + snapshot.limits.lease_seconds
+
+
+def with_lease(problem: Problem, request: GangRequest) -> GangRequest:
+    """The request of a gang that gets a lease now: it starts at the end of the lease at the latest."""
+    snapshot = problem.snapshot
+    return starting_at(problem, request, snapshot.now, lease_end(snapshot))
 
 
 @dataclass(frozen=True, slots=True)

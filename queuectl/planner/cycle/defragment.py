@@ -18,6 +18,7 @@ from queuectl.domain.reasons import WAITS_FOR_NODES, Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.words import counted
 from queuectl.planner.capacity.node_counts import placement_of
+from queuectl.planner.capacity.reservations import with_lease
 from queuectl.planner.capacity.state import HeldCapacity
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import Place, inadmissible, place
@@ -196,7 +197,8 @@ def _best(
     if on_request:  # a user waits for the answer, not for the cycle
         pending = replace(pending, budget=pending.budget + _PATIENCE)
     best: tuple[GangRequest, MoveSolution] | None = None
-    for request in cycle.open_requests(pending, queue):
+    for asked in cycle.open_requests(pending, queue):
+        request = with_lease(cycle.problem, asked)
         solution = find_moves(cycle.state, request, candidates, cycle.solver)
         cycle.undecided |= on_request and solution is not None and solution.proof is Proof.UNDECIDED
         if (

@@ -29,6 +29,7 @@ from queuectl.domain.queues import ClusterQueue, Defragment
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted, some
 from queuectl.planner.capacity.node_counts import placement_of
+from queuectl.planner.capacity.reservations import with_lease
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.cycle.defragment import MigrationPolicy
 from queuectl.planner.explain.context import HOLDERS, GangContext
@@ -92,7 +93,7 @@ def others_move(ctx: GangContext) -> Iterator[SuggestedFix]:
     state = state_under(ctx, past_heads(ctx))
     candidates = move_candidates(state, MigrationPolicy(ctx.cycle).may_move(ctx.pending, modes), {})
     for request in requests(ctx, past_heads(ctx)):
-        solution = find_moves(state, request, candidates, ctx.solver)
+        solution = find_moves(state, with_lease(ctx.problem, request), candidates, ctx.solver)
         if solution is not None and solution.moved:
             break
     else:

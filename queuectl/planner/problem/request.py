@@ -523,13 +523,15 @@ _ANY_NODE = NodeRules(tolerations=(Toleration(operator="Exists"),))
 # Alongside other Reservations in advance than those of its podsets: at another time, or without some of them.
 
 
-def starting_at(problem: Problem, request: GangRequest, at: float) -> GangRequest:
-    """The request of a gang that starts at a time, in unix seconds."""
+def starting_at(
+    problem: Problem, request: GangRequest, at: float, latest: float | None = None
+) -> GangRequest:
+    """The request of a gang that starts at a time, or between two times, in unix seconds."""
     snapshot = problem.snapshot
     if not snapshot.reservations:
         return request
     workload = request.pending.workload
-    until = end_from(snapshot, request.pending, at)
+    until = end_from(snapshot, request.pending, at if latest is None else latest)
     return beside_these(problem, request, beside(snapshot, workload, until, at))
 
 

@@ -18,6 +18,7 @@ from queuectl.domain.reasons import SHOWN_FIRST, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.planned_starts import PlannedStarts
 from queuectl.planner.capacity.node_counts import add_at
+from queuectl.planner.capacity.reservations import with_lease
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import Feasibility, decide, fits_apart, place
 from queuectl.planner.preempt.find import Victims, find_victims
@@ -291,6 +292,7 @@ class FlavorChooser:
         self, request: GangRequest, queue: ClusterQueue, candidates: EvictionScope
     ) -> FitsAfterEviction | Unknown | None:
         """Victims for a gang under one choice of flavors; None = proved that none exist."""
+        request = with_lease(self.problem, request)
         found = find_victims(self.state, request, queue, self.solver, candidates)
         if found is None:
             return None

@@ -334,12 +334,13 @@ def _starts(index: PlanIndex, each: Occurrence, kept_amounts: _Kept) -> Iterator
     starting = [
         (claim.workload, claim.placement)
         for claim in index.claims
-        if claim.running is None and _beside(index, each, claim.workload, index.snapshot.now)
+        if claim.running is None
+        and _beside(index, each, claim.workload, index.snapshot.now, _until(index, claim.workload))
     ]
     yield from _check(index, each, kept_amounts, starting, index.snapshot.now)
     for planned in index.planned:
         entry, at = index.pending[planned.uid], planned.start.at
-        if _beside(index, each, entry.workload, at):
+        if _beside(index, each, entry.workload, at, at + _length(entry.workload)):
             later = [
                 *starting_until(index, starting, at),
                 (entry.workload, planned.start.placement),
@@ -352,7 +353,7 @@ def starting_until(
     index: PlanIndex, starting: list[tuple[Workload, Placement]], at: float
 ) -> list[tuple[Workload, Placement]]:
     """Of the gangs that start now, those that still run at a time."""
-    return [(w, p) for w, p in starting if _until(index, w, index.snapshot.now) > at]
+    return [(w, p) for w, p in starting if _until(index, w) > at]
 
 
 def _planned_before(
@@ -362,8 +363,8 @@ def _planned_before(
         entry, at = index.pending[other.uid], planned.start.at
         if other.uid == planned.uid or other.start.at > at:
             continue
-        still = other.start.at + _length(entry.workload) > at
-        if still and _beside(index, each, entry.workload, other.start.at):
+        until = other.start.at + _length(entry.workload)
+        if until > at and _beside(index, each, entry.workload, other.start.at, until):
             yield entry.workload, other.start.placement
 
 
@@ -410,17 +411,24 @@ def _on_nodes(gangs: Iterable[tuple[Workload, Placement]]) -> Use:
     return use
 
 
-def _beside(index: PlanIndex, each: Occurrence, workload: Workload, at: float) -> bool:
-    """Whether a gang that starts at a time is alongside a Reservation."""
-    if _admitted(index, each.reservation, workload):
-        return False
-    return at < each.ends and _until(index, workload, at) > each.begins
+def _beside(
+    index: PlanIndex, each: Occurrence, workload: Workload, at: float, until: float
+) -> bool:
+    """Whether a gang that holds its place from a time until another one is alongside a Reservation."""
+    return (
+        at < each.ends and until > each.begins and not _admitted(index, each.reservation, workload)
+    )
 
 
-def _until(index: PlanIndex, workload: Workload, at: float) -> float:
-    """The end of a gang that starts at a time, or of a running one that migrates."""
-    gang = index.running.get(workload.uid)
-    return at + _length(workload) if gang is None else _end(index, gang)
+def _until(index: PlanIndex, workload: Workload) -> float:
+    """The end of a gang of this plan: it starts now, or at the end of the lease that it gets now. A running one migrates."""
+    uid, start = workload.uid, index.snapshot.now
+    if (gang := index.running.get(uid)) is not None:
+        return _end(index, gang)
+    lease = index.refused[uid].lease if uid in index.refused else None
+    if lease is not None and lease != index.pending[uid].lease:
+        start = lease.expires_at
+    return start + _length(workload)
 
 
 def _runs_beside(index: PlanIndex, each: Occurrence, gang: Admitted) -> bool:
