@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -110,6 +111,50 @@ def test_a_gang_that_no_eviction_can_start_leaves_the_time_slice_to_the_next_one
     assert victims(world(NODES, waiting, running, sliced())) == [
         ("r", "second", PreemptionReason.TIME_SLICE)
     ]
+
+
+def pinned(name: str, to: str, at: float = 0.0, **options: Any) -> Workload:
+    return gang(name, podset(gpu=8, select={HOSTNAME: to}), queued_at=at, **options)
+
+
+def behind_a_pinned_gang(ran: float, rule: ClusterQueue, **holder: Any) -> Snapshot:
+    """The gang ``first`` needs the node of ``holder``. The one behind it needs the node of a gang that had its time slice."""
+    nodes = [node(name, gpu=8) for name in ("n0", "n1")]
+    running = [
+        holding(of("holder", **holder), {"n1": 1}, started_at=NOW - ran),
+        holding(of("r"), {"n0": 1}, started_at=NOW - SLICE),
+    ]
+    waiting = [pinned("first", "n1", 0.0, priority=1), pinned("second", "n0", 1.0)]
+    return world(nodes, waiting, running, rule, queue("other"))
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        pytest.param({"priority": 5}, id="of a higher priority"),
+        pytest.param({"preemptible": False}, id="not preemptible"),
+        pytest.param({"queue": "other"}, id="of another ClusterQueue"),
+    ],
+)
+def test_a_gang_that_needs_the_place_of_a_gang_that_it_never_evicts_leaves_the_time_slice(
+    holder: dict[str, Any],
+) -> None:
+    assert victims(behind_a_pinned_gang(SLICE, sliced(), **holder)) == [
+        ("r", "second", PreemptionReason.TIME_SLICE)
+    ]
+
+
+def test_a_gang_keeps_the_time_slice_while_it_needs_a_gang_that_it_can_evict_later() -> None:
+    """At the end of its time slice, or of its protection."""
+    protection = replace(queue().protection, min_runtime=SLICE + 1)
+    assert victims(behind_a_pinned_gang(SLICE - 1, sliced())) == []
+    assert victims(behind_a_pinned_gang(SLICE, replace(sliced(), protection=protection))) == []
+
+
+def test_a_gang_keeps_the_time_slice_while_it_needs_a_gang_that_starts_now() -> None:
+    """That one can be evicted in turn later."""
+    waiting = [of("starts", 4, 0.0), of("large", 8, 1.0), of("small", 4, 2.0)]
+    assert victims(world(NODES, waiting, [ran(SLICE, "r", 4)], sliced())) == []
 
 
 def test_a_plan_is_due_at_the_end_of_the_next_time_slice() -> None:

@@ -143,7 +143,7 @@ class PlannedStarts:
         if line is None or not self.room_for_more(queue) or uid in self.waiting.get(line, {}):
             return
         self.waiting.setdefault(line, {})[uid] = pending.workload.ref
-        self._asked[uid] = [replace(request, pending=pending) for request in requests]
+        self._asked[uid] = list(requests)
         self._plan(self._asked[uid])
 
     def starts(self, uid: str) -> bool:

@@ -52,7 +52,7 @@ from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.problem import Problem, caps
-from queuectl.planner.problem.request import GangRequest, shrinks, smallest
+from queuectl.planner.problem.request import GangRequest, smallest
 from queuectl.planner.reasons import refusals
 from queuectl.planner.search.flavor_choice import (
     Fit,
@@ -549,11 +549,8 @@ class AdmissionCycle:
     def _plan_start(self, gang: Candidate) -> None:
         """Plan the start of a gang that waits, if it is one of the first of its line."""
         if self.planned.room_for_more(gang.queue) and not gang.grows:
-            part = gang.pending
-            if shrinks(part.workload):
-                part = replace(part, workload=smallest(part.workload))
-            requests = self.classes.of(part, gang.queue).requests
-            self.planned.wait(part, gang.queue, [request for _, request in requests])
+            least = self.sizing.smallest(gang)
+            self.planned.wait(least.pending, gang.queue, least.requests)
             self.unproved |= self.planned.undecided
 
     def _refute(self, gang: Candidate) -> None:
@@ -662,15 +659,18 @@ class AdmissionCycle:
         )
         if not gang.grows:
             self.heads.wait(gang.queue, head)
-            if gang.queue is not None and lease is None and self._waits_for_turn(gang, reasons):
-                self.state.turns.add(gang.queue.name)
+            if lease is None:
+                self._wait_for_turn(gang, reasons)
         self._refuse(gang.pending, reasons, lease, proof)
 
-    def _waits_for_turn(self, gang: Candidate, reasons: tuple[Reason, ...]) -> bool:
-        """Whether the end of a time slice can start a gang. If not, it is for a gang behind it."""
-        workload = gang.pending.workload
+    def _wait_for_turn(self, gang: Candidate, reasons: tuple[Reason, ...]) -> None:
+        """Keep the next time slice for a gang, if the end of one can start it. If not, it is for a gang behind it."""
+        queue, workload = gang.queue, gang.pending.workload
+        if queue is None or queue.time_slice is None or queue.name in self.state.turns:
+            return
         in_vain = reasons[0].waits_for_capacity or self.limits.claims.in_use(workload) is not None
-        return workload.evicts and not in_vain
+        if workload.evicts and not in_vain and self.sizing.may_fit_in_turn(gang, queue):
+            self.state.turns.add(queue.name)
 
     def _refuse(
         self,

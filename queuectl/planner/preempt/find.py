@@ -15,8 +15,9 @@ The search, in the order of what proves most for least:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -24,7 +25,7 @@ import numpy as np
 from queuectl.domain.plan import Preemption, Proof
 from queuectl.domain.queues import ClusterQueue, VictimKey
 from queuectl.domain.snapshot import Admitted
-from queuectl.planner.capacity.node_counts import NodeCounts, add_at
+from queuectl.planner.capacity.node_counts import NodeCounts, add_at, give_back
 from queuectl.planner.capacity.reservations import awaited
 from queuectl.planner.capacity.state import CycleState
 from queuectl.planner.placement.feasible import refuted_by_sums
@@ -32,9 +33,10 @@ from queuectl.planner.placement.greedy import find
 from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.cost import Goal, complete, goals, layers, older_of
 from queuectl.planner.preempt.rules import CandidateSet, candidate_sets
-from queuectl.planner.preempt.running import EvictionScope
+from queuectl.planner.preempt.running import EvictionScope, Preemptor
 from queuectl.planner.preempt.search import BestVictims, EvictionConstraints, Search
 from queuectl.planner.preempt.shortage import shortfall_of
+from queuectl.planner.preempt.staying import staying_gangs
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest, quota_only
 from queuectl.planner.solver import Solver
@@ -103,6 +105,39 @@ def find_victims(
 def patient(request: GangRequest, solver: Solver) -> bool:
     """Whether to ask again with a larger limit before evicting where a cheaper way is open, but not found or refuted."""
     return request.pending.budget < solver.limits.max_budget
+
+
+def may_fit_in_turn(state: CycleState, request: GangRequest, queue: ClusterQueue) -> bool:
+    """Whether the sums allow a gang once all gangs have left that it could ever evict, whatever their time slices and protections."""
+    problem, reached = state.problem, Preemptor(state, request, queue).running.queues
+    gone = list(_ever_evicted(state, request, queue, reached))
+    free = state.later.free.copy()
+    rows = [row for gang in gone for row in problem.usage.charges(gang)]
+    for gang in gone:
+        add_at(free, *problem.use_of(gang))
+    starting = [(each.request, each.node_counts) for each in state.admissions]
+    starting += [(each.request, each.node_counts) for each in state.held.values()]
+    for other, node_counts in starting:  # it can be evicted later
+        if other.queue in reached:
+            give_back(free, other.pods, node_counts)
+            rows += other.rows()
+    with state.later.quota.hypothetically(rows, -1):
+        enough = state.quota.allows(request, state.later.quota)
+    return enough and not refuted_by_sums(request, free)
+
+
+def _ever_evicted(
+    state: CycleState, request: GangRequest, queue: ClusterQueue, reached: Iterable[str]
+) -> Iterator[Admitted]:
+    """The running gangs of these ClusterQueues that a gang can evict at some time. Of its own one, those that it can evict in turn."""
+    staying, queues = staying_gangs(state.problem), state.problem.snapshot.config.cluster_queues
+    position = {name: at for at, name in enumerate(queues)}
+    above = staying.arrays.priority > request.pending.workload.priority
+    never = (staying.owner == position[queue.name]) & (above | staying.reclaim_only)
+    ever = np.isin(staying.owner, [position[name] for name in reached]) & ~never
+    for at in np.flatnonzero(ever & (staying.protected_until < inf)):
+        if not state.leaves(staying.arrays.gangs[at]):
+            yield staying.arrays.gangs[at]
 
 
 def _answer(

@@ -45,6 +45,7 @@ class GangClass:
         requests: what they ask under each choice of flavors, in order of preference; if there are many, under the first ones.
         flavors: all flavors of all choices; in a StrictFIFO queue, those of which it could ever get enough.
         evicts: whether they may evict other gangs. Past use and lengths can order a gang before one with a higher rank.
+        no_turn: those of up to this priority fit nowhere at the end of any time slice, as far as that is proved.
         never: whether none of them would fit empty nodes and unused quota; None = not asked yet.
         refusal: why none of them fits, once proved.
         delays: why none of them starts alongside the planned starts, once proved.
@@ -57,6 +58,7 @@ class GangClass:
     requests: list[tuple[Choice, GangRequest]]
     flavors: frozenset[str]
     evicts: bool = False
+    no_turn: float = -inf
     never: bool | None = None
     refusal: Refutation | None = None
     delays: Refutation | None = None

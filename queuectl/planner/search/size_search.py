@@ -30,6 +30,7 @@ from queuectl.planner.order.limits import GangLimits
 from queuectl.planner.order.pending_gangs import length_of
 from queuectl.planner.order.queue_order import BlockingHead, StrictFifoHeads, behind
 from queuectl.planner.placement.feasible import decide
+from queuectl.planner.preempt.find import may_fit_in_turn
 from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.flavors import Choice, Flavors, Options
 from queuectl.planner.problem.request import (
@@ -338,6 +339,26 @@ class SizeSearch:
         outcome = self.chooser.choose(gang.pending, gang.queue, asked, leased, more)
         return outcome if isinstance(outcome, Fit) else None
 
+    def smallest(self, gang: Candidate) -> Candidate:
+        """A gang with the fewest pods with which it may start."""
+        if not shrinks(gang.pending.workload):
+            return gang
+        part = replace(gang.pending, workload=smallest(gang.pending.workload))
+        return self.classes.candidate(part, gang.queue)
+
+    def may_fit_in_turn(self, gang: Candidate, queue: ClusterQueue) -> bool:
+        """Whether the ends of time slices can start a gang, as far as sums decide."""
+        gang = self.smallest(gang)
+        kind, priority = gang.gang_class, gang.pending.workload.priority
+        if not kind.options.complete or queue.split_flavors:
+            return True  # not all its choices of flavors are among its requests
+        if priority > kind.no_turn:
+            state = self.chooser.state
+            if any(may_fit_in_turn(state, request, queue) for request in gang.requests):
+                return True
+            kind.no_turn = priority
+        return False
+
     def never(self, gang: Candidate, *, nodes: bool) -> bool:
         """Whether not even the fewest pods of a gang would start on empty nodes and with unused quota.
 
@@ -345,10 +366,7 @@ class SizeSearch:
             gang: a pending gang.
             nodes: whether the nodes count; otherwise quota alone does.
         """
-        pending, queue = gang.pending, gang.queue
-        if shrinks(pending.workload):
-            pending = replace(pending, workload=smallest(pending.workload))
-            gang = self.classes.candidate(pending, queue)
+        gang = self.smallest(gang)
         kind = gang.gang_class
         if kind.never is None:
             kind.never = not kind.requests or self._never(gang, nodes=nodes)
