@@ -50,6 +50,7 @@ from tests.planner.build import (
     podset,
     queue,
     resources,
+    with_gpus,
     world,
 )
 from tests.planner.plans import rules, start
@@ -586,16 +587,50 @@ def test_nodes_are_asked_for_exactly_if_the_gang_would_start_on_all_of_them(
     assert bool(awaits(decided(described(made, asked)))) == bool(starts)
 
 
-def test_no_nodes_are_requested_for_a_gang_whose_quota_would_delay_a_planned_start() -> None:
+def limited(workload: Workload, seconds: float | None) -> Workload:
+    return replace(
+        workload, duration=Duration(seconds, enforced=True) if seconds is not None else None
+    )
+
+
+BUSY = replace(holding(small("busy"), {"n0": 1}), ends_at=NOW + 1000.0, end_enforced=True)
+TWO_NODES = [NODE, node("n1", gpu=8)]
+
+
+def backfilling(quota: ClusterQueue) -> ClusterQueue:
+    return replace(quota, strategy=QueueingStrategy.BACKFILL, backfill=Backfill(delay=0.0))
+
+
+def delayed(made: Plan) -> bool:
+    """Whether the gang ``asks`` waits because it would delay the gang ``first``, which keeps its time."""
+    assert [(each.uid, each.start.at - NOW) for each in made.planned] == [("first", 1000.0)]
+    reason = next(refusal.reasons[0] for refusal in made.pending if refusal.uid == "asks")
+    return reason.code is Code.WOULD_DELAY and reason.details["behind"] == "team/first"
+
+
+@pytest.mark.parametrize("seconds", [None, 100.0, 1000.0])
+def test_no_nodes_are_requested_for_a_gang_whose_quota_would_delay_a_planned_start(
+    seconds: float | None,
+) -> None:
     """The first gang of a Backfill queue waits for the quota of a gang that runs on one of its nodes."""
-    busy = replace(holding(small("busy"), {"n0": 1}), ends_at=NOW + 100.0, end_enforced=True)
-    first = replace(small("first", 2), duration=Duration(100.0, enforced=True))
-    asks = gang("asks", podset(gpu=8, select={"pool": "new"}), queued_at=1.0)
-    line = replace(of_quota(16), strategy=QueueingStrategy.BACKFILL, backfill=Backfill(delay=0.0))
-    nodes = [NODE, node("n1", gpu=8)]
-    made = decided(checked(world(nodes, [first, asks], [busy], line)))
+    first = limited(small("first", 2), 100.0)
+    asks = limited(gang("asks", podset(gpu=8, select={"pool": "new"}), queued_at=1.0), seconds)
+    line = backfilling(of_quota(16))
+    made = decided(checked(world(TWO_NODES, [first, asks], [BUSY], line)))
+    assert delayed(made)
     assert awaits(made) == []
-    refused = {refusal.uid: refusal.reasons[0] for refusal in made.pending}
-    assert refused["asks"].code is Code.WOULD_DELAY
-    assert refused["asks"].details["behind"] == "team/first"
-    assert awaits(decided(checked(world(nodes, [asks], [busy], line)))) == ["asks"]
+    assert awaits(decided(checked(world(TWO_NODES, [asks], [BUSY], line)))) == ["asks"]
+
+
+def test_no_nodes_are_requested_for_a_gang_that_uses_a_claim_of_a_planned_start() -> None:
+    """The nodes can join at any time, and only then the gang begins to use up its limit."""
+    on_spot = CheckRule("nodes", frozenset({"spot"}), provisions=True)
+    first = replace(limited(small("first", 2), 100.0), claims=("data",))
+    spot = gang("asks", podset(gpu=8, select={"spot": "1"}), queued_at=1.0)
+    asks = replace(limited(spot, 100.0), claims=("data",))
+    two = with_gpus(queue(flavors=(FLAVOR, "spot")), {FLAVOR: 24, "spot": 8})
+    made = decided(
+        checked(world(TWO_NODES, [first, asks], [BUSY], backfilling(two), flavors=FLAVORS), on_spot)
+    )
+    assert delayed(made)
+    assert awaits(made) == []

@@ -24,7 +24,6 @@ from queuectl.planner.capacity.node_counts import (
     PlannedGang,
     nodes_of,
 )
-from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.capacity.state import CycleState, HeldCapacity
 from queuectl.planner.order.limits import SharedClaimUse, share_claim
 from queuectl.planner.order.queue_order import Lines, PlannedStartQueue, lines_of
@@ -206,14 +205,15 @@ class PlannedStarts:
         self._passed |= len(kept) < len(ahead)
         return kept
 
-    def beside_reservation(self, request: GangRequest, node_counts: NodeCounts) -> Reason | None:
-        """Why a gang must not evict others for a place; None if no planned start is delayed by that."""
+    def beside_reservation(
+        self, request: GangRequest, node_counts: NodeCounts, until: float
+    ) -> Reason | None:
+        """Why a gang gets no reservation that lasts until this time (unix seconds); None if it delays no planned start."""
         self.settle()
         ahead = self.respected(request)
         if (why := self._length_unknown(request)) is not None or not ahead:
             return why
-        gangs, until = self.gangs, lease_end(self.state.problem.snapshot)
-        self.gangs = ahead
+        gangs, self.gangs = self.gangs, ahead
         self.state.hold(HeldCapacity(request, node_counts, until))
         stand = self.needs_claim(request) is None and self.stand()
         self.state.give_up(request, node_counts)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from weakref import WeakMethod
 
 import numpy as np
@@ -477,7 +478,8 @@ class AdmissionCycle:
         with ExitStack() as evictions:
             for other in evicted:
                 evictions.callback(self.state.evict(other))
-            delayed = self.planned.beside_reservation(request, node_counts)
+            until = lease_end(self.problem.snapshot)
+            delayed = self.planned.beside_reservation(request, node_counts, until)
             if delayed is None:
                 evictions.pop_all()
         if delayed is not None:
@@ -622,7 +624,7 @@ class AdmissionCycle:
         if isinstance(hold, NotMade):
             return hold
         request = hold.admission.request
-        delayed = self.planned.beside_reservation(request, ())
+        delayed = self.planned.beside_reservation(request, (), inf)  # until its nodes are there
         if delayed is not None:
             return NotMade((delayed,))
         reservations.reserve(self.state, request, (), ())
