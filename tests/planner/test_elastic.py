@@ -12,11 +12,12 @@ from queuectl.domain.plan import Plan, Preemption
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.workload import Growth, Workload
+from queuectl.domain.workload import Duration, Growth, Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner import generate
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
+from tests.planner.splits import A, B, on
 from tests.planner.test_preempt import MANY, SEEDS, agrees_with_brute_force
 
 STRATEGIES = list(QueueingStrategy)
@@ -94,6 +95,35 @@ def test_it_does_not_grow_while_a_gang_before_it_waits(strategy: QueueingStrateg
     assert started(checked(replace(snapshot, pending=(Pending(rank(1)), Pending(later))))) == [
         "train.001"
     ]
+
+
+def between_gangs_of_its_flavor(strategy: QueueingStrategy, *queued_at: float) -> Snapshot:
+    """It could grow onto a node of flavor b. Gangs that were queued at these times wait for two of them, and another gang for flavor a."""
+    runs = holding(base(), {"n0": 1}, flavor="b")
+    machines = [on("a", "n2", gpu=8), *(on("b", name, gpu=8) for name in nodes(2))]
+    large = [
+        gang(f"large{at:.0f}", podset("w", 2, gpu=8, select={"model": "b"}), queued_at=at)
+        for at in queued_at
+    ]
+    planned = gang("planned", podset("w", gpu=8, select={"model": "a"}), queued_at=1.0)
+    pod = podset("w", gpu=8, select={"model": "b"})
+    grown = replace(rank(1, queued_at=10.0), podsets=(pod,))
+    timed = [
+        replace(each, duration=Duration(60.0, enforced=True)) for each in (grown, *large, planned)
+    ]
+    other = holding(gang("other", podset("w", gpu=8)), {"n2": 1}, flavor="a")
+    ends = replace(other, ends_at=NOW + 100.0, end_enforced=True)
+    both = queue(flavors=("a", "b"), strategy=strategy)
+    return world(machines, timed, [runs, ends], both, flavors=[A, B])
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_it_grows_before_a_gang_that_was_queued_after_it(strategy: QueueingStrategy) -> None:
+    """Also where the shortest gangs are considered first, and pods that are added last."""
+    assert started(checked(between_gangs_of_its_flavor(strategy, 100.0))) == ["train.001"]
+    found = checked(between_gangs_of_its_flavor(strategy, 100.0, 5.0))
+    assert started(found) == []
+    assert "team/large5 is pending" in why(found, "train.001").message
 
 
 def test_a_gang_that_never_fits_does_not_keep_others_from_growing() -> None:

@@ -343,8 +343,8 @@ class AdmissionCycle:
         head = self.heads.ahead_of_all(gang.queue, gang.gang_class.options)
         if head is not None or not gang.grows:
             return head
-        choices = (choice for choice, _ in gang.gang_class.requests)
-        waiting = (self.heads.ahead_of_growth(gang.queue, choice.values()) for choice in choices)
+        ahead = partial(self.heads.ahead_of_growth, gang.pending.workload, gang.queue)
+        waiting = (ahead(choice.values()) for choice, _ in gang.gang_class.requests)
         return next((head for head in waiting if head is not None), None)
 
     def _leased(self, gang: Candidate, head: BlockingHead | None) -> bool:

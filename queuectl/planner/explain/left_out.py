@@ -171,7 +171,7 @@ def _keep_order(ctx: GangContext, cycle: AdmissionCycle) -> None:
     cycle.heads.of_accounts = {
         account: list(heads) for account, heads in known.heads.of_accounts.items()
     }
-    cycle.heads.waiting = {name: list(heads) for name, heads in known.heads.waiting.items()}
+    cycle.heads.waiting = {name: dict(heads) for name, heads in known.heads.waiting.items()}
     for uid, quota in known.state.quota.withheld.items():
         if uid != ctx.uid:
             cycle.state.quota.keep_back(quota)

@@ -96,6 +96,10 @@ class QueueOrder:
         """Among gangs of one ClusterQueue."""
         if queue is not None and queue.name in self.shortest:
             return -workload.priority, -self._stretch(workload), workload.queued_at, workload.uid
+        return self.of_all_lengths(workload, queue)
+
+    def of_all_lengths(self, workload: Workload, queue: ClusterQueue | None) -> Rank:
+        """Among gangs of one ClusterQueue, whether or not the shortest are first now."""
         rule = self._by_use(queue)
         if rule is None:
             return place(workload)
@@ -117,7 +121,7 @@ class QueueOrder:
         return self.snapshot.config.rules.usage_fairness if counts else None
 
     def _stretch(self, workload: Workload) -> float:
-        """See :func:`stretch`; the least if its length is unknown, and of a pod of an elastic gang: others are before it."""
+        """See :func:`stretch`; the least if its length is unknown, and of a pod of an elastic gang: others are considered before it."""
         duration, now = workload.duration, self.snapshot.now
         if duration is None or workload.grows:
             return 0.0
@@ -200,8 +204,8 @@ class StrictFifoHeads:
         order: inside each ClusterQueue.
         heads: by ClusterQueue, the heads that wait for capacity.
         of_accounts: the same of each account alone: past use does not change their order.
-        waiting: by ClusterQueue of any strategy, the gangs that wait for capacity which is not held for them. No elastic gang grows
-            on flavors that they can use.
+        waiting: by ClusterQueue of any strategy and the flavors that they can use, the first of the gangs that wait for capacity which is
+            not held for them. No elastic gang behind them grows on these flavors.
         at_limits: by ClusterQueue and limit, the head that waits for that limit.
         returning: by ClusterQueue, evicted gangs that will queue again at their old places, or whose pods do not exist again yet.
         leaving: the first of these by uid, while they hold capacity.
@@ -211,7 +215,7 @@ class StrictFifoHeads:
     order: QueueOrder = field(init=False)
     heads: dict[str, list[BlockingHead]] = field(default_factory=dict)
     of_accounts: dict[tuple[str, _Account], list[BlockingHead]] = field(default_factory=dict)
-    waiting: dict[str, list[BlockingHead]] = field(default_factory=dict)
+    waiting: dict[str, dict[frozenset[str], BlockingHead]] = field(default_factory=dict)
     at_limits: dict[tuple[str, Hashable], str] = field(default_factory=dict)
     returning: dict[str, list[tuple[Workload, BlockingHead]]] = field(default_factory=dict)
     leaving: frozenset[str] = field(init=False)
@@ -256,7 +260,10 @@ class StrictFifoHeads:
     def wait(self, queue: ClusterQueue | None, head: BlockingHead) -> None:
         """Note a gang that waits for capacity."""
         if queue is not None and not head.leased:
-            _add(self.waiting.setdefault(queue.name, []), head)
+            waiting = self.waiting.setdefault(queue.name, {})
+            first = waiting.setdefault(head.flavors, head)
+            if self._is_before(head, first.workload, queue):  # the shortest are considered first
+                waiting[head.flavors] = head
         if queue is not None and queue.strict:
             _add(self.heads.setdefault(queue.name, []), head)
             account = _account(head.workload)
@@ -307,11 +314,19 @@ class StrictFifoHeads:
         )
 
     def ahead_of_growth(
-        self, queue: ClusterQueue | None, flavors: Iterable[str]
+        self, workload: Workload, queue: ClusterQueue | None, flavors: Iterable[str]
     ) -> BlockingHead | None:
-        """The first gang before a pod of an elastic gang that waits for one of these flavors."""
-        waiting = self.waiting.get(queue.name, ()) if queue is not None else ()
-        return next((head for head in waiting if self.holds_back(head, flavors)), None)
+        """A gang before a pod of an elastic gang that waits for one of these flavors."""
+        waiting = self.waiting.get(queue.name, {}) if queue is not None else {}
+        before = (h for h in waiting.values() if self._is_before(h, workload, queue))
+        return next((head for head in before if self.holds_back(head, flavors)), None)
+
+    def _is_before(
+        self, head: BlockingHead, workload: Workload, queue: ClusterQueue | None
+    ) -> bool:
+        """Whether a gang that waits is before another one, whatever their lengths."""
+        rank = self.order.of_all_lengths
+        return rank(head.workload, queue) < rank(workload, queue)
 
     def holds_back(self, head: BlockingHead, flavors: Iterable[str]) -> bool:
         """Whether this head could use one of these flavors."""
