@@ -9,18 +9,26 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
+from queuectl.domain.limits import Allowance, QuotaLimit
 from queuectl.domain.plan import Admission, Plan, SlipCause
-from queuectl.domain.queues import BackfillOrder, Cohort, QueueingStrategy, ReclaimWithinCohort
+from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import (
+    BackfillOrder,
+    Cohort,
+    QueueingStrategy,
+    ReclaimWithinCohort,
+    WithinClusterQueue,
+)
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Rules, UsageFairness
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.words import format_time
-from queuectl.domain.workload import Workload
+from queuectl.domain.workload import Duration, Workload
 from queuectl.objects.files.plans import plan_document
 from queuectl.planner import plan
 from queuectl.planner.verify import PlanRule, verify
 from tests.planner.backfill_clock import job, line, member
-from tests.planner.build import NOW, holding, node, placed, queue, world
+from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
 from tests.planner.splits import A, B, on, splitting
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/reference/plan-schema.json").read_text())
@@ -257,6 +265,26 @@ def test_a_later_gang_does_not_delay_one_that_waits_before_it_evicts_borrowing_g
     assert why(made, "owner") is Code.WAITING_TO_RECLAIM
     assert starts(made) == started
     assert promises(made) == planned
+
+
+def test_no_gang_waits_for_a_gang_that_a_limit_refuses_since_its_planned_start() -> None:
+    """The reservation of a later gang uses what the ResourceQuota had left."""
+    pools = {"n0": "wide", "n1": "wide", "n2": "other"}
+    fleet = [node(name, gpu=8, labels={"pool": pool}) for name, pool in pools.items()]
+    wide = podset(count=2, gpu=8, select={"pool": "wide"})
+    first = gang("first", wide, priority=5)
+    evicts = gang("evicts", podset(gpu=8, select={"pool": "other"}), priority=4)
+    first, evicts = (replace(each, duration=Duration(300.0)) for each in (first, evicts))
+    later = job("later", 1, 5000, priority=3, gpu=8)
+    ends = running(job("ends", 1, None, priority=9, gpu=8), "n0", ends=1000.0)
+    lower = running(job("lower", 1, None, gpu=8), "n2", ends=None)
+    rule = line(within=WithinClusterQueue.LOWER_PRIORITY)
+    snapshot = world(fleet, [first, evicts, later], [ends, lower], rule)
+    quota = Allowance("quota", (QuotaLimit(f"requests.{GPU}", GPU, 36, 16),))
+    made = plan(replace(snapshot, allowances={"team": (quota,)}))
+    assert [each.preemptor for each in made.preempted] == ["evicts"]
+    assert why(made, "first") is Code.RESOURCE_QUOTA_EXCEEDED
+    assert (starts(made), promises(made)) == (["later"], {})
 
 
 def test_the_verifier_names_a_late_start_without_a_cause() -> None:

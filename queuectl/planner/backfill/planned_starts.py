@@ -161,6 +161,13 @@ class PlannedStarts:
         self._passed = self._settled = False
         return self.settle() or was_before
 
+    def withdraw(self, uid: str) -> bool:
+        """Note that a limit keeps a gang out. Returns whether it was one of the first gangs of its line until now."""
+        first = any(uid in line for line in self.waiting.values())
+        if first:
+            self.starts(uid)
+        return first
+
     def settle(self) -> bool:
         """Plan the starts that later gangs have delayed at the times that are now the earliest. Returns whether any has moved."""
         again = not self._settled and not self.stand()

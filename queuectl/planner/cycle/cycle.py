@@ -221,6 +221,8 @@ class AdmissionCycle:
         gang = self.classes.candidate(pending, queue)
         over = self._over_limit(gang)
         if over is not None:
+            if self.planned.withdraw(uid):
+                self.classes.forget_refusals()  # they were alongside its planned start
             # A gang that only its checks have held releases its capacity: nothing else would end its lease.
             keeps = pending.lease is not None and bool(pending.lease.victims)
             self._refuse_with_lease(pending, over, keeps=keeps)
