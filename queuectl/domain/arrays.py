@@ -55,25 +55,33 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
     living = [pod for pod in members if not pod.terminal]
     released = [pod for pod in living if not pod.gated]
     grown, barred = job.array.base > 0, _barred(job, number)
-    record = replace(
-        job,
+    return replace(
+        _shared(job),
         uid=index_uid(job.uid, number),
         name=f"{job.name}_{number}",
         suspended=not released,
-        drained=True,  # whether it has ended follows from its pods
         # The attempt of a pod that has ended is not used again.
         attempt=max((pod.attempt for pod in members), default=0),
         outcome=_outcome(job, number, members),
-        status="",
         array=None,
-        ended=frozenset(),
         index=ArrayIndex(number, job.name, job.uid, not job.suspended, grown, barred),
-        of_pods=True,
         awaits=barred or _awaits(job, number, alive=bool(living)),
         preempt_requested=max((pod.preempt_requested for pod in released), default=""),
         preempt_ready=bool(released) and all(pod.preempt_ready for pod in released),
     )
-    if not grown:
+
+
+def _shared(job: JobRecord) -> JobRecord:
+    """The job with the fields that the records of its indexes have in common."""
+    assert job.array is not None
+    record = replace(
+        job,
+        drained=True,  # whether an index has ended follows from its pods
+        status="",
+        ended=frozenset(),
+        of_pods=True,
+    )
+    if not job.array.base:
         return record
     one = replace(job.of_indexes, count=1, group=None)
     return replace(
@@ -85,6 +93,21 @@ def index_of(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecor
         late=(),
         unborn=(),
     )
+
+
+def differing(job: JobRecord, before: JobRecord) -> frozenset[int] | None:
+    """The indexes whose records differ between two records of a job, apart from the version; None if all of them can."""
+    now, then = job.array, before.array
+    if now is None or then is None or _without_ends(job) != _without_ends(before):
+        return None
+    ended = (now.succeeded ^ then.succeeded) | (now.failed ^ then.failed)
+    return ended | (_current(now) ^ _current(then))
+
+
+def _without_ends(job: JobRecord) -> JobRecord:
+    assert job.array is not None
+    array = replace(job.array, succeeded=frozenset(), failed=frozenset())
+    return replace(_shared(job), version=0, array=array)
 
 
 def _barred(job: JobRecord, number: int) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from queuectl.domain.arrays import (
+    differing,
     gang_uid,
     index_of,
     index_uid,
@@ -81,13 +82,18 @@ class Arrays:
                 del self._known[uid]
 
     def put(self, job: JobRecord) -> Changed:
-        """Keep a newer record of an array or elastic Job."""
+        """Keep a newer record of an array or elastic Job, and make those of its indexes that differ from the earlier ones."""
         assert job.array is not None
+        older = self.jobs.get(job.uid)
         self.jobs[job.uid] = job
-        made = self._made.setdefault(job.uid, {})
-        ended = {n for n in job.array.succeeded | job.array.failed if n >= job.array.base}
-        known, current = self._known.get(job.uid, ()), set(numbers(job))
-        for number in sorted({*made, *current, *ended, *known}):
+        made, known = self._made.setdefault(job.uid, {}), self._known.get(job.uid, ())
+        current, ended = set(numbers(job)), job.array.succeeded | job.array.failed
+        changed = differing(job, older) if older is not None else None
+        if changed is None:
+            changed = ended.union(made, current, known)
+        for number in sorted(changed):
+            if number < job.array.base and number not in made and number not in known:
+                continue
             before = made.get(number)
             if before is None or before.outcome is None or number in current:
                 yield from self._put(job, number)

@@ -259,8 +259,14 @@ class Mirror:
         return self._admission.objects
 
     def job(self, uid: str) -> JobRecord | None:
-        """The current record of a job; None if it does not exist. ``jobs`` is another dictionary after the copy was built again."""
-        return self.jobs.get(uid)
+        """The current record of a job, with the version of its object, on which writes are conditioned; None if it does not exist.
+
+        ``jobs`` is another dictionary after the copy was built again. In it, indexes have an earlier version of their Job.
+        """
+        job = self.jobs.get(uid)
+        if job is None or job.index is None:
+            return job
+        return replace(job, version=self.arrays[job.index.job_uid].version)
 
     def gpus(self, config: QueueConfig) -> GpuSizes:
         """The GPUs of pods and nodes; the same object until nodes, devices or the configuration change."""
@@ -691,14 +697,12 @@ class Mirror:
             self._index(pod, self._arrays.owner(self._kueue_pods.put(pod)))
 
     def _keep_indexes(self, changed: Iterable[tuple[JobRecord | None, JobRecord]]) -> None:
-        """Keep the records of indexes. One that differs only in the version of its Job is not observed again."""
+        """Keep the records of indexes. One that differs only in the version of its Job stays: :meth:`job` has the newest."""
         for before, record in changed:
             known = self.jobs.get(record.uid)
             self._appeared.setdefault(record.uid, record.version)
             if before is None or known is None or asked_of(before) != asked_of(record):
                 self._keep_job(record, known)
-            else:
-                self.jobs[record.uid] = replace(known, version=record.version)
 
     def _devices_changed(self) -> None:
         """Pass on the marks of the changes of devices and claims."""

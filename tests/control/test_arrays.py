@@ -64,6 +64,12 @@ def set_size(world: Rig, name: str, **numbers: int) -> None:
     world.cluster.user_patch("Job", "default", name, {"spec": numbers})
 
 
+def annotate(world: Rig, name: str, text: str) -> None:
+    """Let its user change the version of an array and nothing else that queuectl reads."""
+    metadata = {"annotations": {"example.com/note": text}}
+    world.cluster.user_patch("Job", "default", name, {"metadata": metadata})
+
+
 async def test_indexes_start_as_far_as_there_is_room_and_the_rest_stays_gated(
     database_url: str,
 ) -> None:
@@ -295,9 +301,11 @@ async def test_an_index_moves_with_its_array_and_only_while_none_of_its_indexes_
         both = indexes(uid, 2)
         for one in both:
             await world.until_state(one, State.PENDING)
+        annotate(world, "sweep", "before the move")
         assert await answered(world, both[1], Action.MOVE, queue="second") == DONE
         for one in both:
             await world.until_entry(one, lambda e: e.queue == "second", "is in the other queue")
+        annotate(world, "sweep", "before the start")
         world.cluster.finish(first)
         await world.until_state(both[0], State.RUNNING)
         refused = await answered(world, both[1], Action.MOVE, queue="research")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
-from queuectl.domain.arrays import LARGEST, index_uid, numbers, object_of, parted
-from queuectl.domain.jobs import JobOutcome, JobRecord, PodPhase, PodRecord
+from queuectl.domain.arrays import LARGEST, index_of, index_uid, numbers, object_of, parted
+from queuectl.domain.jobs import ArrayStatus, JobOutcome, JobRecord, PodPhase, PodRecord
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
@@ -21,6 +21,7 @@ from queuectl.domain.records import Deleted, ListCompleted, Record, Upserted
 from queuectl.domain.redaction import Redactor
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.domain.workload import Placement
+from queuectl.state import arrays
 from queuectl.state.arrays import opened_by_one
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -198,7 +199,40 @@ def test_an_index_ends_with_its_pod_or_by_the_status_and_the_next_one_follows() 
 def test_a_status_that_changes_no_index_touches_none_of_them() -> None:
     seen = mirror(RESUMED, pod("a", 0), pod("b", 1))
     assert see(seen, replace(RESUMED, version=9)) == {"u"}
-    assert seen.jobs[FIRST].version == 9, "a write of its Job is conditioned on it"
+    index = seen.job(FIRST)
+    assert index is not None
+    assert index.version == 9, "a write of its Job is conditioned on it"
+
+
+@pytest.fixture
+def records_made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the indexes whose records are made."""
+    made: list[int] = []
+
+    def recorded(job: JobRecord, number: int, pods: Iterable[PodRecord]) -> JobRecord:
+        made.append(number)
+        return index_of(job, number, pods)
+
+    monkeypatch.setattr(arrays, "index_of", recorded)
+    return made
+
+
+@pytest.mark.parametrize("base", [0, 2], ids=["array", "elastic Job"])
+def test_an_event_of_an_array_makes_the_records_of_the_indexes_that_differ(
+    records_made: list[int], base: int
+) -> None:
+    job = replace(RESUMED, array=ArrayStatus(100, 100 if base else 50, base=base))
+    seen = mirror(job)
+    records_made.clear()
+    see(seen, replace(job, version=3, status="Array: its status annotation"))
+    assert not records_made
+    assert job.array is not None
+    one_ended = replace(job.array, succeeded=frozenset({7}))
+    ended = replace(job, array=one_ended, ended=one_ended.succeeded, version=4)
+    see(seen, ended)
+    assert records_made == ([7] if base else [7, 50]), "the next index of an array follows"
+    see(seen, replace(ended, queue="other", version=5))
+    assert {index.queue for index in seen.jobs.values() if index.outcome is None} == {"other"}
 
 
 def test_all_indexes_are_planned_with_the_size_of_the_first_larger_pod() -> None:

@@ -331,7 +331,7 @@ class LeaderState:
         """The writes to the cluster that follow from the committed state of a workload; None while a change of it is being committed."""
         if uid in self.unwritten:
             return None
-        entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
+        entry, job = self.ledger.get(uid), self._mirror.job(uid)
         if entry is None or job is None:
             self._old_pods.forget(uid)
             return []
