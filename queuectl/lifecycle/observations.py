@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from operator import is_
+from typing import Final, NamedTuple
 
 from queuectl.domain.arrays import has_begun
 from queuectl.domain.commands import Action, Command
@@ -23,7 +24,7 @@ from queuectl.domain.events import (
 from queuectl.domain.gates import Standing, still_listed
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.jobs import JobRecord, PodRecord, PriorAdmission
-from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.ledger import LIVE, Entry, EntryChange, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.workload import Placement
@@ -67,6 +68,14 @@ class Observations:
     edited: Collection[str]
 
 
+class _Judged(NamedTuple):
+    """Whether a gang is on lost nodes, with the objects from which that follows."""
+
+    entry: Entry
+    job: JobRecord | None
+    on_lost_nodes: bool
+
+
 class Observer:
     """Turns the changes of the cluster since the last observation into changes of entries.
 
@@ -105,6 +114,8 @@ class Observer:
         self._absent: dict[str, float] = {}  # times since which groups are without pods
         # Live gangs of the database from which this leader began, until their first observation.
         self._taken_over = {entry.uid for entry in ledger if entry.state.live}
+        self._judged: dict[str, _Judged] = {}  # live gangs, by uid
+        self._judged_with: tuple[object, ...] = (None, None)  # these nodes and flavors
         self._dependents = Dependents(mirror, ledger)
         # Ends of deleted jobs with which all dependents were observed.
         self._ends: set[str] = set()
@@ -360,6 +371,18 @@ class Observer:
     def on_lost_nodes(self, entry: Entry, config: QueueConfig) -> bool:
         """Whether any node of its placement is deleted or takes no new pods of it."""
         return bool(self._closed(entry, self._mirror.jobs.get(entry.uid), config))
+
+    def any_on_lost_nodes(self, config: QueueConfig) -> bool:
+        """Whether :meth:`on_lost_nodes` is true for a live gang. It reads only gangs that have changed, or all if a node or a flavor has."""
+        basis = self._mirror.fleet, config.flavors
+        unchanged = self._judged if all(map(is_, basis, self._judged_with)) else {}
+        self._judged_with, self._judged = basis, {}
+        for entry in self._ledger.entries(*LIVE):
+            job, last = self._mirror.jobs.get(entry.uid), unchanged.get(entry.uid)
+            if last is None or last.entry is not entry or last.job is not job:
+                last = _Judged(entry, job, self.on_lost_nodes(entry, config))
+            self._judged[entry.uid] = last
+        return any(last.on_lost_nodes for last in self._judged.values())
 
     def _revision(self, uid: str) -> tuple[int, str]:
         return (self._mirror.appeared(uid), uid)

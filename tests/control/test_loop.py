@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.control.leader.planning import NOTHING_TO_PLAN
 from queuectl.demo import scenario as m
 from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Limit, Remedy
@@ -416,6 +417,21 @@ async def test_no_cycle_runs_while_nothing_changes(
         before = world.loop._writer.cycle
         await asyncio.sleep(0.2)
         assert world.loop._writer.cycle == before
+
+
+async def test_a_cycle_that_finds_nothing_to_plan_counts_as_work(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one then follows after a pause, as after a plan."""
+    async with rig(database_url, 2) as world:
+        await world.until_state(world.cluster.submit(gang("Job", "runs", 2)), State.RUNNING)
+        await world.at_rest()
+        loop, worked = world.loop, list[float]()
+        assert loop is not None
+        monkeypatch.setattr(loop, "_rest", worked.append)
+        loop._wakeup.plan()
+        await world.until(lambda: worked and loop._summary == NOTHING_TO_PLAN, "no plan is made")
+        assert worked[0] > 0
 
 
 async def test_a_lost_node_is_replaced_while_another_node_of_the_gang_is_not_ready(

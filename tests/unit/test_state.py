@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -23,7 +23,7 @@ from queuectl.domain.checks import (
 from queuectl.domain.fleet import HOSTNAME, Effect, Node, NodeRules, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.jobs import ArrayIndex, JobOutcome, JobRecord, PodPhase, PodRecord
-from queuectl.domain.ledger import Entry, Intent, Purpose, State
+from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import NamespaceSum, UnmanagedPod, summed
@@ -56,11 +56,13 @@ from queuectl.domain.workload import (
     PodSetPlacement,
     PodShape,
 )
+from queuectl.lifecycle import observations
 from queuectl.lifecycle.observations import Observations, Observer
 from queuectl.lifecycle.outstanding_writes import outstanding_writes, planned_of, request_digest
 from queuectl.lifecycle.transitions import Timers, alarm_of
 from queuectl.state.arrays import RETURN_SECONDS
 from queuectl.state.freeze import SnapshotBuilder
+from queuectl.state.holding_gangs import closed_slots
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import OtherPodUsage, SentPin, SentPins
@@ -1370,6 +1372,35 @@ class TestFreeze:
         )
         observer = Observer(world.mirror, world.ledger, world.usage, 30.0)
         assert observer.on_lost_nodes(entry, config) is lost
+
+    def test_gangs_and_nodes_that_have_not_changed_are_not_read_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read: list[str] = []
+
+        def slots(mirror: Mirror, entry: Entry, *more: Any) -> Iterator[tuple[str, str, int]]:
+            read.append(entry.uid)
+            return closed_slots(mirror, entry, *more)
+
+        monkeypatch.setattr(observations, "closed_slots", slots)
+        world = World(RUNNING, records=[RESUMED, *READY])
+        observer = Observer(world.mirror, world.ledger, world.usage, 30.0)
+
+        def answers(config: QueueConfig = CONFIG) -> tuple[bool, int]:
+            """Whether a gang is on lost nodes, and the number of gangs that were read."""
+            read.clear()
+            return observer.any_on_lost_nodes(config), len(read)
+
+        assert answers() == (False, 1)
+        assert answers() == (False, 0)
+        world.see(replace(RESUMED, version=9))
+        assert answers() == (False, 1)
+        assert answers(replace(CONFIG, flavors={"f": ResourceFlavor("f")})) == (False, 1)
+        world.mirror.apply([Deleted("nodes", "n2", 9)])
+        assert answers() == (True, 1)
+        assert answers() == (True, 0)
+        world.ledger.apply([EntryChange(RUNNING, replace(RUNNING, placement=None), 20.0)])
+        assert answers() == (False, 0), "it has no nodes"
 
     def test_a_pod_that_goes_after_its_node_is_a_reason_to_plan(self) -> None:
         running = replace(LIVE, state=State.RUNNING, intent=None)

@@ -22,7 +22,7 @@ from queuectl.domain.checks import EXTERNAL, CheckReport, update_refusal
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
 from queuectl.domain.jobs import JobRecord
-from queuectl.domain.ledger import LIVE, Document, Entry, EntryChange, Loaded, Purpose, State
+from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, Purpose, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, ConfigChanges, DocumentKey, UnmanagedPod
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
@@ -324,8 +324,7 @@ class LeaderState:
             return True
         if self.config.reservations or self.planning.reserved:
             return True
-        live = self.ledger.entries(*LIVE)
-        return any(self.observer.on_lost_nodes(entry, self.config) for entry in live)
+        return self.observer.any_on_lost_nodes(self.config)
 
     def outstanding_writes(self, uid: str) -> list[Write] | None:
         """The writes to the cluster that follow from the committed state of a workload; None while a change of it is being committed."""

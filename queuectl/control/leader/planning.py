@@ -166,10 +166,12 @@ class Planning:
 
         ``changed``: there is more to plan than the gangs that the last plan left out.
         """
-        self.worked = 0.0
-        if not self._leader_state.anything_to_plan():
+        worked = time.thread_time()
+        anything = self._leader_state.anything_to_plan()
+        self.worked = time.thread_time() - worked
+        if not anything:
             return NOTHING_TO_PLAN
-        catalog, worked = self._leader_state.catalog(), time.thread_time()
+        catalog = self._leader_state.catalog()
         with self._metrics.stage(CycleStage.FREEZE):
             if changed:
                 self._seeks = self._clock() >= self._seek_at
