@@ -33,6 +33,13 @@ from queuectl.state.mirror import Mirror
 from queuectl.state.nodes import in_words
 from queuectl.state.usage import pinned_to
 
+
+def _placed_on(entry: Entry, nodes: Container[str]) -> list[str]:
+    """Those of the nodes on which a gang is placed."""
+    placed = entry.placement.podsets if entry.placement is not None else ()
+    return sorted({name for podset in placed for name, _ in podset.nodes if name in nodes})
+
+
 # ---- Nodes that a cloud is about to take away
 
 
@@ -56,8 +63,7 @@ class Interruptions:
             job = self._mirror.jobs.get(entry.uid)
             if entry.uid in busy or job is None or job.outcome is not None or job.deleting:
                 continue
-            podsets = entry.placement.podsets if entry.placement is not None else ()
-            found = sorted({n for podset in podsets for n, _ in podset.nodes} & nodes.keys())
+            found = _placed_on(entry, nodes)
             if not found:
                 continue
             listed = "; ".join(f"{name}: {nodes[name]}" for name in found)
@@ -125,8 +131,7 @@ class LostDevices:
 
     def eviction(self, entry: Entry, job: JobRecord) -> Evict | None:
         """The stop of a gang whose pods are deleted and cannot be replaced on their nodes; None if the gang has none of these."""
-        placed = entry.placement.podsets if entry.placement is not None else ()
-        if not any(name in self.nodes for podset in placed for name, _ in podset.nodes):
+        if not _placed_on(entry, self.nodes):
             return None
         evidence: dict[str, str] = {}
         for pod in self._mirror.pods_of(job):
@@ -281,7 +286,7 @@ class TaintedDevices:
     def of(self, job: JobRecord) -> dict[str, str]:
         """The evidence against devices that a job holds, by node."""
         evidence: dict[str, list[str]] = {}
-        for node, held in self._held(job):
+        for node, held in self._held(job) if self.nodes else ():
             for device in self.nodes[node]:
                 if device.id == held.id:
                     texts = (
@@ -324,10 +329,11 @@ def requeued(
         busy: uids of gangs that change for other reasons.
     """
     tainted, lost = TaintedDevices(mirror, config.rules.node_health), LostDevices(mirror)
-    if not mirror.nodes.closed and not lost.nodes:
+    failing = mirror.nodes.closed.keys() | lost.nodes.keys()
+    if not failing:
         return []
     changes, containment = [], mirror.containment
-    for entry in ledger.entries(*LIVE):
+    for entry in filter(lambda live: _can_be_on(live, failing), ledger.entries(*LIVE)):
         job, queue = mirror.jobs.get(entry.uid), config.cluster_queues.get(entry.cluster_queue)
         if entry.uid in busy or job is None or job.outcome is not None or job.deleting:
             continue
@@ -353,7 +359,7 @@ def requeued(
 def _drained(entry: Entry, job: JobRecord, mirror: Mirror, tainted: TaintedDevices) -> Evict | None:
     """The eviction with notice; None if neither its nodes nor its devices fail."""
     evidence = tainted.of(job) | {
-        name: mirror.nodes.closed[name] for name in _unhealthy(entry, mirror)
+        name: mirror.nodes.closed[name] for name in _placed_on(entry, mirror.nodes.closed)
     }
     if not evidence:
         return None
@@ -363,11 +369,11 @@ def _drained(entry: Entry, job: JobRecord, mirror: Mirror, tainted: TaintedDevic
     return Evict(Reason(Code.NODE_UNHEALTHY, text, {"nodes": nodes}))
 
 
-def _unhealthy(entry: Entry, mirror: Mirror) -> list[str]:
-    """The unhealthy nodes of a gang's placement."""
+def _can_be_on(entry: Entry, nodes: Container[str]) -> bool:
+    """Whether a gang can have pods on these nodes. Pods with quota only can be on each node."""
     placed = entry.placement.podsets if entry.placement is not None else ()
-    names = {name for podset in placed for name, _ in podset.nodes}
-    return sorted(names & mirror.nodes.closed.keys())
+    has_nodes = bool(placed) and all(podset.nodes for podset in placed)
+    return not has_nodes or bool(_placed_on(entry, nodes))
 
 
 # ---- Stragglers

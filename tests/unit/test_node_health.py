@@ -11,6 +11,7 @@ import pytest
 from queuectl.control.leader.periodic import NodeHealthWatch
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.fleet import Node
+from queuectl.domain.jobs import PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.node_health import (
     FATAL_XIDS,
@@ -25,10 +26,11 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, Pending, SolverLimits
+from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.lifecycle.nodes import requeued
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import Condition, NodeMeta, NodeStatus, WireNode
-from queuectl.state.mirror import Mirror
+from queuectl.state.mirror import JobOwner, Mirror
 from queuectl.state.nodes import Judgment, NodeHealthTracker
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.telemetry.signal.health import VENDORS_HEALTH, HealthQueries
@@ -340,6 +342,28 @@ def test_a_queue_can_drain_unhealthy_nodes_with_notice(
         assert change.after.reason.code is Code.NODE_UNHEALTHY
         assert "n1: GPU 3: XID 79" in change.after.reason.message
         assert change.after.stop_at == NOW + 30.0
+
+
+@pytest.mark.parametrize("nodes", [(("n1", 1), ("n2", 1)), ()], ids=["nodes", "quota only"])
+def test_an_unhealthy_node_lets_no_pods_of_other_nodes_be_read(
+    monkeypatch: pytest.MonkeyPatch, nodes: tuple[tuple[str, int], ...]
+) -> None:
+    """It is unhealthy for hours, and each cycle asks."""
+    entry = replace(RUNNING, placement=Placement((PodSetPlacement("main", nodes),)))
+    world = World(entry, records=[RESUMED, on("p1", "n1"), on("p2", "n2")])
+    world.mirror.mark_unhealthy({"n3": "GPU 3: XID 79"})
+    config = QueueConfig(
+        cluster_queues={"cq": ClusterQueue("cq", unhealthy_nodes=UnhealthyNodes.DRAIN)}
+    )
+    read: list[JobOwner] = []
+
+    def pods_of(owner: JobOwner) -> Iterable[PodRecord]:
+        read.append(owner)
+        return ()
+
+    monkeypatch.setattr(world.mirror, "pods_of", pods_of)
+    assert requeued(world.mirror, world.ledger, config, NOW, ()) == []
+    assert not read
 
 
 def test_a_gang_that_changes_for_another_reason_keeps_no_other_gang_on_a_failing_node() -> None:

@@ -17,13 +17,14 @@ from queuectl.domain.devices import (
 )
 from queuectl.domain.events import Drained
 from queuectl.domain.fleet import HOSTNAME, Node
-from queuectl.domain.ledger import State
+from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.node_health import HealthMode, NodeHealthRules, UnhealthyNodes
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import ClaimRecord, Deleted, NodeRecord
 from queuectl.domain.rules import Rules
+from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.nodes import requeued
 from tests.unit.test_state import LIVE, World, on, pod
@@ -104,6 +105,14 @@ def test_a_gang_is_requeued_from_a_device_with_a_taint_that_its_claim_does_not_t
         assert change.after.reason.code is Code.NODE_UNHEALTHY
         text = EVIDENCE.replace("NoExecute", str(taint.effect))
         assert change.after.reason.message == f"requeued from unhealthy nodes: {text}"
+
+
+def test_a_gang_with_quota_only_is_requeued_from_the_node_of_its_pod() -> None:
+    entry = replace(RUNNING, placement=Placement((PodSetPlacement("main", ()),)))
+    given = world(holding(), taint_rule(pool="n1", device="gpu-0"))
+    given.ledger.apply([EntryChange(RUNNING, entry, NOW)])
+    (change,) = changes(given)
+    assert change.after.reason.details == {"nodes": ["n1"]}
 
 
 def test_a_taint_in_a_resource_slice_counts_as_that_of_a_rule() -> None:
