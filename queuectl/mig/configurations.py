@@ -45,7 +45,7 @@ def nvidia_gpus(resource: str) -> bool:
 def gpus_of(node: Node, configs: Sequence[MigConfig]) -> int | None:
     """The number of physical GPUs; None if the node cannot be reconfigured, or its geometry is not one of ``configs``.
 
-    Whole GPUs are counted. A node with MIG instances must offer exactly the instances of the configuration in its label.
+    A node with the label of a configuration must offer exactly its instances. Without the label, only whole GPUs are counted.
     """
     labels = node.labels
     if labels.get(STATE, SUCCESS) != SUCCESS or labels.get(_CAPABLE) == "false":
@@ -57,8 +57,9 @@ def gpus_of(node: Node, configs: Sequence[MigConfig]) -> int | None:
     offered = _offered(node)
     if offered is None:
         return None
-    if offered.keys() == {WHOLE}:
-        return offered[WHOLE] if offered[WHOLE] <= _MOST_GPUS else None
+    if CONFIG not in labels:
+        whole = offered.keys() == {WHOLE} and offered[WHOLE] <= _MOST_GPUS
+        return offered[WHOLE] if whole else None
     present = next((c for c in configs if c.name == labels.get(CONFIG)), None)
     if present is None:
         return None

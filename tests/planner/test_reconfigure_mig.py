@@ -72,7 +72,9 @@ RESOURCES = (GPU, SMALL, LARGE, PODS)
 def gpus(name: str, where: str = "b/r", config: MigConfig = WHOLE, count: int = 2) -> Node:
     labels = {"nvidia.com/gpu.product": PRODUCT, "nvidia.com/mig.strategy": "mixed", "pool": "h100"}
     whole = node(name, where, labels={**labels, "nvidia.com/mig.config": WHOLE.name}, gpu=count)
-    return next((n for _, n in choices(whole, [MigPool((), (config,))])), whole)
+    return next(
+        (n for c, n in choices(whole, [MigPool((), (WHOLE, config))]) if c is config), whole
+    )
 
 
 def flavor(*configs: MigConfig) -> ResourceFlavor:

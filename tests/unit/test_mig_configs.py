@@ -65,6 +65,12 @@ def test_a_node_with_other_instances_is_counted_by_the_configuration_in_its_labe
     assert offered(media, WHOLE, MEDIA) == {"all-disabled": {GPU: 4}}
 
 
+def test_gpus_without_instances_count_by_the_configuration_in_the_label() -> None:
+    part = MigConfig("part", (MigDevices((0, 1)), MigDevices((2, 3), ())))
+    given = node({GPU: 2}, mig_config="part", mig_config_state="success")
+    assert offered(given, CUT, part) == {"all-1g.10gb": {SMALL: 28}}
+
+
 def test_with_the_strategy_single_the_product_names_the_profile() -> None:
     pool = MigPool((("pool", "h100"),), CONFIGS)
     ((_, cut), (_, media)) = choices(node({GPU: 8}, "single"), (pool,))
@@ -111,6 +117,9 @@ def test_a_node_can_be_cut_and_be_whole_again_with_each_kind_of_profile(
         node({SMALL: 27}, mig_config="all-1g.10gb"),
         node({SMALL: 28}, mig_config="all-balanced"),
         node({}, mig_config="all-enabled"),
+        node({GPU: 2}, mig_config="half", mig_config_state="success"),
+        node({GPU: 4}, mig_config="half", mig_config_state="success"),
+        node({GPU: 4}, mig_config="custom", mig_config_state="success"),
         Node("n", {**node({GPU: 8}).labels, "pool": "a100"}, Resources({GPU: 8})),
         Node("n", node({GPU: 7}).labels, Resources({GPU: 7}), failed=Resources({GPU: 1})),
     ],
@@ -130,6 +139,9 @@ def test_a_node_can_be_cut_and_be_whole_again_with_each_kind_of_profile(
         "an instance is missing",
         "other instances than the label states",
         "no GPUs",
+        "instances that are not registered yet",
+        "whole GPUs although the label states instances",
+        "whole GPUs under a configuration that is not listed",
         "another pool",
         "a failed GPU",
     ],
