@@ -709,6 +709,7 @@ def test_the_aggregated_api_has_its_objects_and_rights_only_if_it_is_enabled() -
     names = {key for key in found if "visibility" in key[1]}
     assert names == {
         ("APIService", "v1.visibility.queuectl.dev"),
+        ("NetworkPolicy", "queuectl-visibility"),
         ("Service", "queuectl-visibility"),
         ("Secret", "queuectl-visibility"),
         ("Role", "queuectl-visibility"),

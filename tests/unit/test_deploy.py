@@ -389,6 +389,22 @@ def test_the_network_policy_selects_the_pods_and_limits_their_metrics_port() -> 
     assert rules["metrics"]
 
 
+def test_the_network_policies_permit_the_port_of_each_service() -> None:
+    documents = [*DOCUMENTS, *(one for name in opt_ins() for one in optional(name))]
+    policies = [one["spec"] for one in documents if one["kind"] == "NetworkPolicy"]
+    services = [one["spec"] for one in documents if one["kind"] == "Service"]
+    assert services
+    for service in services:
+        reachable = {
+            port["port"]
+            for policy in policies
+            if policy["podSelector"]["matchLabels"] == service["selector"]
+            for rule in policy["ingress"]
+            for port in rule["ports"]
+        }
+        assert {port["targetPort"] for port in service["ports"]} <= reachable
+
+
 def test_migrations_run_where_no_probe_ends_them_and_leave_the_rest_for_later() -> None:
     pod = named("Deployment", "queuectl")["spec"]["template"]["spec"]
     [container], [migrate] = pod["containers"], pod["initContainers"]
