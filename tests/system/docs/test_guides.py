@@ -47,6 +47,7 @@ NAMES = {
 """Names of commands in sentences, without their arguments, and the reason why no test runs them."""
 UNTRIED = {
     "kubectl -n queuectl-system describe pod queuectl-database-0": "queuectl runs outside the cluster here",
+    "kubectl -n queuectl-system delete statefulset/queuectl-database pvc/data-queuectl-database-0": "the database of the chart is not installed here",
     "queuectl get jobs --mine": "the server of the demo does not authenticate its callers",
     "kubectl krew install --manifest-url URL": "no release exists",
     "kubectl -n queuectl-system scale deployment queuectl --replicas=0": "queuectl runs outside the cluster here",
