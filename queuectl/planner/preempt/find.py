@@ -15,7 +15,7 @@ The search, in the order of what proves most for least:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
@@ -127,14 +127,14 @@ def may_fit_in_turn(state: CycleState, request: GangRequest, queue: ClusterQueue
 
 
 def _ever_evicted(
-    state: CycleState, request: GangRequest, queue: ClusterQueue, reached: Iterable[str]
+    state: CycleState, request: GangRequest, queue: ClusterQueue, reached: Collection[str]
 ) -> Iterator[Admitted]:
     """The running gangs of these ClusterQueues that a gang can evict at some time. Of its own one, those that it can evict in turn."""
-    staying, queues = staying_gangs(state.problem), state.problem.snapshot.config.cluster_queues
-    position = {name: at for at, name in enumerate(queues)}
+    staying, queues = staying_gangs(state.problem), [*state.problem.snapshot.config.cluster_queues]
     above = staying.arrays.priority > request.pending.workload.priority
-    never = (staying.owner == position[queue.name]) & (above | staying.reclaim_only)
-    ever = np.isin(staying.owner, [position[name] for name in reached]) & ~never
+    never = (staying.owner == queues.index(queue.name)) & (above | staying.reclaim_only)
+    numbers = [at for at, name in enumerate(queues) if name in reached]
+    ever = np.isin(staying.owner, numbers) & ~never
     for at in np.flatnonzero(ever & (staying.protected_until < inf)):
         if not state.leaves(staying.arrays.gangs[at]):
             yield staying.arrays.gangs[at]
