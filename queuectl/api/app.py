@@ -26,6 +26,7 @@ from queuectl.api.feed import EventFeed
 from queuectl.api.job_efficiency import JobEfficiencies
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.openapi import describe
+from queuectl.api.params import StrictRoute
 from queuectl.api.ports import ClusterReader, Diagnoser, HealthChecks
 from queuectl.api.reading import CurrentConfiguration
 from queuectl.api.routes import (
@@ -194,5 +195,6 @@ def _bare(title: str) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.router.route_class = StrictRoute
     problems.install(app)
     return app

@@ -37,6 +37,7 @@ _EVERYWHERE: Final = (
     ProblemType.FORBIDDEN,
     ProblemType.FOREIGN_ORIGIN,
     ProblemType.MISDIRECTED,
+    ProblemType.INVALID_PARAMETER,
     ProblemType.TOO_MANY_REQUESTS,
     ProblemType.STORE_UNAVAILABLE,
     ProblemType.CLUSTER_UNAVAILABLE,

@@ -9,16 +9,18 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable
-from typing import Annotated, Final
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Annotated, Any, Final
 
-from fastapi import Header, Path, Query
+from fastapi import Header, Path, Query, Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
 
 from queuectl.api.problems import ApiProblem, ProblemType, wrong_parameter
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.queries import DocumentKey, SortKey
 from queuectl.domain.selectors import LONGEST as LONGEST_SELECTOR
-from queuectl.objects.configuration.config_kinds import ConfigKind
+from queuectl.objects.configuration.config_kinds import PREFIX, ConfigKind
 
 # ---- Parameters
 
@@ -113,6 +115,45 @@ def key_in_path(kind: ConfigKind) -> Callable[..., DocumentKey]:
         return DocumentKey(kind.kind, namespace, name)
 
     return namespaced if kind.namespaced else clusterwide
+
+
+# ---- Unknown parameters
+
+_POSITIONS: Final = frozenset({"cursor", "before", "after"})
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class StrictRoute(APIRoute):
+    """A route that refuses unknown query parameters: with a misspelled ``dry_run``, a trial would be carried out.
+
+    A GET ignores the parameters of pages that it does not have, so that a program can read each list in the same way. Probes and
+    scrapers, whose paths are not below ``PREFIX``, can add parameters of their own.
+    """
+
+    def get_route_handler(self) -> Handler:
+        """The handler, which first compares the names of the parameters."""
+        handler = super().get_route_handler()
+        if not self.path.startswith(f"{PREFIX}/"):
+            return handler
+        own = set(_query_names(self.dependant))
+        ignored: set[str] = set()
+        if "GET" in (self.methods or ()):
+            ignored = {"limit"} if own & _POSITIONS else {"limit", *_POSITIONS}
+        reason = f"is not one of the query parameters of this request ({', '.join(sorted(own)) or 'none'})"
+
+        async def checked(request: Request) -> Response:
+            for name in request.query_params:
+                if name not in own and name not in ignored:
+                    raise wrong_parameter(name, reason, f"{name}: {reason}")
+            return await handler(request)
+
+        return checked
+
+
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    yield from (field.alias for field in dependant.query_params)
+    for inner in dependant.dependencies:
+        yield from _query_names(inner)
 
 
 # ---- Cursors of lists

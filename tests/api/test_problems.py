@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from structlog.testing import capture_logs
 
 from queuectl.api.body import MAX_BYTES
@@ -85,6 +86,64 @@ async def test_an_error_is_a_problem(
     client: httpx2.AsyncClient, ask: Ask, kind: ProblemType
 ) -> None:
     check(await ask(client), kind)
+
+
+async def test_each_route_refuses_an_unknown_parameter_before_it_acts(
+    app: FastAPI, client: httpx2.AsyncClient
+) -> None:
+    await client.put(QUEUE_PATH, json=CLUSTER_QUEUE)
+    before = await client.get(QUEUE_PATH)
+    routes = [r for r in app.routes if isinstance(r, APIRoute) and r.path.startswith("/api/v1/")]
+    assert len(routes) > 100
+    for route in routes:
+        path = re.sub(r"{[^}]+}", "team-a", route.path)
+        for method in route.methods or ():
+            answer = await client.request(method, path, params={"dryRun": "All"})
+            check(answer, ProblemType.INVALID_PARAMETER)
+            assert [error["field"] for error in answer.json()["errors"]] == ["dryRun"], path
+    assert (await client.get(QUEUE_PATH)).headers["etag"] == before.headers["etag"]
+
+
+@pytest.mark.parametrize(
+    ("method", "address", "detail"),
+    [
+        ("DELETE", f"{QUEUE_PATH}?dry-run=true", "dry-run: is not one of the query parameters of this request (dry_run)"),
+        ("POST", "/api/v1/session?a=1", "a: is not one of the query parameters of this request (none)"),
+        (
+            "GET",
+            "/api/v1/reports/efficiency?for=queue",
+            "for: is not one of the query parameters of this request (by)",
+        ),
+    ],
+)  # fmt: skip
+async def test_the_refusal_of_an_unknown_parameter_names_those_of_the_request(
+    client: httpx2.AsyncClient, method: str, address: str, detail: str
+) -> None:
+    assert (await client.request(method, address)).json()["detail"] == detail
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("/api/v1/cohorts?limit=5&cursor=a&before=9&after=3", 200),
+        ("/api/v1/search?q=a&cursor=a", 200),
+        ("/api/v1/workloads?limit=5", 200),
+        ("/api/v1/workloads?after=5", 422),
+        ("/api/v1/decisions?cursor=a", 422),
+        ("/api/v1/subscriptions?after=0&limit=5", 200),
+    ],
+)
+async def test_only_a_list_that_comes_as_a_whole_ignores_the_parameters_of_pages(
+    client: httpx2.AsyncClient, address: str, status: int
+) -> None:
+    assert (await client.get(address)).status_code == status
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+async def test_probes_and_scrapers_can_add_parameters_of_their_own(
+    client: httpx2.AsyncClient, path: str
+) -> None:
+    assert (await client.get(path, params={"verbose": ""})).status_code == 200
 
 
 @pytest.mark.parametrize(

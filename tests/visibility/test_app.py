@@ -185,6 +185,11 @@ async def test_selectors_choose(served: Served):
     assert Right("list", "queuedjobs", "team-a", "job-held", GROUP) in asked
 
 
+async def test_unknown_parameters_are_ignored_as_by_the_api_server(served: Served):
+    whole = names(await served.get(JOBS))
+    assert names(await served.get(f"{JOBS}?pretty=true&timeout=32s&fieldManager=a")) == whole
+
+
 async def test_every_refusal_is_a_status(served: Served):
     table: dict[tuple[str, str], int] = {
         ("GET", f"{JOBS}/job-nothing"): 404,

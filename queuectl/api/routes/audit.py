@@ -12,7 +12,6 @@ from pydantic import Field
 from queuectl.api.access import Guard
 from queuectl.api.openapi import responses
 from queuectl.api.params import Before, Limit
-from queuectl.api.problems import ProblemType
 from queuectl.api.schemas import View, moment
 from queuectl.db.ports import ApiStore
 from queuectl.domain.audit import AuditFilter, AuditLine, result_of, uid_of, words_of
@@ -75,7 +74,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         tags=["Audit"],
         operation_id="listAudit",
         summary="Changes with their callers, and refused requests, newest first",
-        responses=responses(ProblemType.INVALID_PARAMETER),
+        responses=responses(),
     )
     async def list_audit(
         caller: OfCaller = None,

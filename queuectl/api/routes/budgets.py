@@ -53,7 +53,6 @@ def add_routes(
             P.BODY_TOO_LARGE,
             P.UNSUPPORTED_MEDIA_TYPE,
             P.INVALID_DOCUMENT,
-            P.INVALID_PARAMETER,
             P.REQUEST_ID_REUSED,
         ),
         openapi_extra=model_body(TopUpBody),

@@ -100,7 +100,6 @@ _PROBLEMS: Final = (
     P.NOT_FOUND,
     P.AMBIGUOUS,
     P.NOT_IN_THIS_STATE,
-    P.INVALID_PARAMETER,
     P.REQUEST_ID_REUSED,
 )
 
@@ -135,7 +134,7 @@ def add_command_routes(
         operation_id="listCommands",
         summary="The commands on workloads in the last day with their results, newest first",
         description="Includes the namespaces in which you are allowed to list workloads.",
-        responses=responses(P.INVALID_PARAMETER),
+        responses=responses(),
     )
     async def list_commands(
         request: Request,
@@ -165,7 +164,7 @@ def add_command_routes(
         tags=_TAGS,
         operation_id="getCommand",
         summary="The result of a command",
-        responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER),
+        responses=responses(P.NOT_FOUND),
     )
     async def get_command(request: Request, number: Number) -> CommandView:
         command = await store.command(number)
@@ -193,9 +192,7 @@ def _add_batch(routes: APIRouter, batches: CommandBatches, action: Action) -> No
         tags=_TAGS,
         operation_id=f"{action}Workloads",
         summary=f"The command `{action}` for at most {MOST_WORKLOADS} workloads, each with its result",
-        responses=responses(
-            P.MALFORMED_BODY, P.BODY_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE, P.INVALID_PARAMETER
-        ),
+        responses=responses(P.MALFORMED_BODY, P.BODY_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE),
         openapi_extra=model_body(BatchBody, required=True),
     )
 
@@ -208,7 +205,7 @@ def _list(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: st
         tags=_TAGS,
         operation_id=f"list{tag}WorkloadCommands",
         summary="Its commands in the last day with their results, oldest first",
-        responses=responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER),
+        responses=responses(P.NOT_FOUND, P.AMBIGUOUS),
     )
     async def list_commands(entry: Found, after: After = 0, limit: Limit = 100) -> CommandPage:
         found = await store.commands_of(entry.uid, after, limit)

@@ -81,7 +81,7 @@ def add_routes(
         operation_id=f"get{kind.kind}",
         summary=f"Read one {kind.kind}",
         response_model=ConfigObject,
-        responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER, not_modified=True),
+        responses=responses(P.NOT_FOUND, not_modified=True),
     )
     routes.add_api_route(
         object_path,
@@ -99,7 +99,6 @@ def add_routes(
             P.BODY_TOO_LARGE,
             P.UNSUPPORTED_MEDIA_TYPE,
             P.INVALID_DOCUMENT,
-            P.INVALID_PARAMETER,
             created=ConfigApplied,
         ),
         openapi_extra=CONFIG_BODY[kind.kind],
@@ -121,7 +120,6 @@ def add_routes(
             P.BODY_TOO_LARGE,
             P.UNSUPPORTED_MEDIA_TYPE,
             P.INVALID_DOCUMENT,
-            P.INVALID_PARAMETER,
             P.PRECONDITION_REQUIRED,
         ),
         openapi_extra=PATCH_BODY,
@@ -135,9 +133,7 @@ def add_routes(
         tags=[kind.kind],
         operation_id=f"delete{kind.kind}",
         summary=f"Delete one {kind.kind}",
-        responses=responses(
-            P.NOT_FOUND, P.NOT_THE_OWNER, P.PRECONDITION_FAILED, P.INVALID_PARAMETER
-        ),
+        responses=responses(P.NOT_FOUND, P.NOT_THE_OWNER, P.PRECONDITION_FAILED),
     )
     _lists(routes, guard, kind, offer)
 
@@ -165,7 +161,7 @@ def _lists(routes: APIRouter, guard: Guard, kind: ConfigKind, offer: Documents) 
             operation_id=operation,
             summary=summary,
             response_model=ConfigList,
-            responses=responses(P.INVALID_PARAMETER) if kind.namespaced else responses(),
+            responses=responses(),
         )
 
     every = list_filtered if kind.namespaced else list_all

@@ -89,8 +89,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, owner: Owner) -
         summary="Confirm a deletion of more than a third of the ClusterQueues or ResourceFlavors",
         responses=responses(
             P.MALFORMED_BODY, P.NOT_FOUND, P.BODY_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE,
-            P.INVALID_PARAMETER,
-        ),
+            ),
         openapi_extra=model_body(ConfirmBody, required=True),
     )  # fmt: skip
     async def confirm(request: Request) -> PendingDeletionView:

@@ -39,7 +39,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         tags=_TAGS,
         operation_id="listDecisions",
         summary="Planning cycles that changed something, the newest first",
-        responses=responses(P.INVALID_PARAMETER),
+        responses=responses(),
         dependencies=[guard.needs("list", "decisions")],
     )
     async def list_decisions(before: Before = None, limit: Limit = 100) -> DecisionPageView:
@@ -54,7 +54,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         tags=_TAGS,
         operation_id="getDecision",
         summary="One planning cycle, with its steps by workload",
-        responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER),
+        responses=responses(P.NOT_FOUND),
         dependencies=[guard.needs("get", "decisions")],
     )
     async def get_decision(

@@ -74,7 +74,7 @@ def add_routes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | 
         operation_id="reportEfficiency",
         summary="The GPUs of the cluster now: effective, wasted by cause, and unknown",
         description="For callers that are allowed to get reports in all namespaces.",
-        responses=responses(ProblemType.INVALID_PARAMETER, ProblemType.NOT_KNOWN_YET),
+        responses=responses(ProblemType.NOT_KNOWN_YET),
         dependencies=[guard.needs("get", "reports")],
     )
     async def report_efficiency(label: OfLabel = None) -> EfficiencyReport:

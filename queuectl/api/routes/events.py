@@ -378,7 +378,7 @@ def add_routes(
                 "description": "A stream of `step` events; `cut` and `reset` end it, and say why. With `follow=false`, `end` ends it. Comments come every "
                 "15 seconds without another message.",
             },
-            **responses(ProblemType.NOT_FOUND, ProblemType.INVALID_PARAMETER),
+            **responses(ProblemType.NOT_FOUND),
         },
     )
     async def stream_events(

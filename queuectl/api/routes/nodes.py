@@ -139,7 +139,7 @@ def _nodes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None
         tags=_TAGS,
         operation_id="listNodes",
         summary="List nodes by name, with their free capacity and their gangs",
-        responses=responses(P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
+        responses=responses(P.NOT_KNOWN_YET),
         dependencies=[guard.needs("list", "nodes")],
     )
     async def list_nodes(
@@ -180,7 +180,7 @@ def _nodes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None
         tags=_TAGS,
         operation_id="getNode",
         summary="One node",
-        responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
+        responses=responses(P.NOT_FOUND, P.NOT_KNOWN_YET),
         dependencies=[guard.needs("get", "nodes")],
     )
     async def get_node(request: Request, name: Name) -> NodeView:
@@ -220,7 +220,7 @@ def _domains(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | No
         operation_id="listDomains",
         summary="The domains of all topologies, for example racks and blocks, with their free capacity",
         response_model=DomainsView,
-        responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
+        responses=responses(P.NOT_FOUND, P.NOT_KNOWN_YET),
         dependencies=[guard.needs("list", "nodes")],
     )
     async def list_domains(topology: OfTopology = None) -> Response:
@@ -267,7 +267,7 @@ def _cluster_map(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader 
         operation_id="getClusterMap",
         summary="The cluster map: all nodes in columns",
         response_model=ClusterMapView,
-        responses=responses(P.INVALID_PARAMETER, P.NOT_KNOWN_YET, not_modified=True),
+        responses=responses(P.NOT_KNOWN_YET, not_modified=True),
         dependencies=[guard.needs("list", "nodes")],
     )
     async def get_cluster_map(request: Request, if_none_match: IfNoneMatch = None) -> Response:

@@ -39,7 +39,6 @@ def add_routes(
         responses=responses(
             P.MALFORMED_BODY,
             P.INVALID_DOCUMENT,
-            P.INVALID_PARAMETER,
             P.NOT_KNOWN_YET,
             P.TOOK_TOO_LONG,
             P.BODY_TOO_LARGE,

@@ -55,7 +55,7 @@ def add_route(
         operation_id=f"pods{tag}Workload",
         summary="List its pods by name",
         description="The state in the watch of the replica that answers.",
-        responses=responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
+        responses=responses(P.NOT_FOUND, P.AMBIGUOUS, P.NOT_KNOWN_YET),
     )
     async def list_pods(entry: Found, limit: Limit = 100, cursor: Cursor = None) -> PodPage:
         after = name_before(cursor)

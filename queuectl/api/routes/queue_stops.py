@@ -80,7 +80,6 @@ def _add(routes: APIRouter, guard: Guard, kind: ConfigKind, stops: QueueStops) -
                 P.BODY_TOO_LARGE,
                 P.UNSUPPORTED_MEDIA_TYPE,
                 P.INVALID_DOCUMENT,
-                P.INVALID_PARAMETER,
             ),
             openapi_extra=model_body(body, required=False),
         )

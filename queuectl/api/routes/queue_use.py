@@ -41,9 +41,7 @@ def add_routes(
         operation_id="listClusterQueueUse",
         summary="The use of ClusterQueues next to their quota, and their gangs",
         description="Includes all ClusterQueues if you are allowed to list them, and otherwise those to which LocalQueues lead in the namespaces in which you are allowed to list workloads.",
-        responses=responses(
-            ProblemType.INVALID_PARAMETER, ProblemType.NOT_FOUND, ProblemType.NOT_KNOWN_YET
-        ),
+        responses=responses(ProblemType.NOT_FOUND, ProblemType.NOT_KNOWN_YET),
     )
     async def list_use(request: Request, cluster_queue: OfClusterQueue = None) -> ClusterQueueUses:
         right = Right("get", "clusterqueues", "", cluster_queue) if cluster_queue else LIST_QUEUES

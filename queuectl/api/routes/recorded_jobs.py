@@ -11,7 +11,6 @@ from pydantic import Field
 from queuectl.api.access import Guard
 from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, Limit, cursor_after, name_before
-from queuectl.api.problems import ProblemType
 from queuectl.api.routes.usage import Since, Until, period_of
 from queuectl.api.schemas import View
 from queuectl.db.ports import ApiStore
@@ -67,7 +66,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         operation_id="reportJobs",
         summary="The jobs that ran in a period, as a trace for simulations",
         description="For callers that are allowed to get reports and to list workloads in all namespaces.",
-        responses=responses(ProblemType.INVALID_PARAMETER),
+        responses=responses(),
         dependencies=[guard.needs("get", "reports"), guard.needs("list", "workloads")],
     )
     async def report_jobs(

@@ -74,7 +74,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         tags=_TAGS,
         operation_id="getRefusedPlan",
         summary="The file for `queuectl plan --snapshot`; names are redacted by default",
-        responses=_FILE | responses(P.NOT_FOUND, P.INVALID_PARAMETER),
+        responses=_FILE | responses(P.NOT_FOUND),
         response_class=Response,
         dependencies=[guard.needs("get", "refusedplans")],
     )

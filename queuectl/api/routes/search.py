@@ -8,7 +8,6 @@ from fastapi import APIRouter, Query, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.openapi import responses
-from queuectl.api.problems import ProblemType
 from queuectl.api.search import SearchResultView, WorkloadSearch, search_result_view
 from queuectl.db.ports import ApiStore
 from queuectl.domain.search import LONGEST_SEARCH, MOST_MATCHES
@@ -28,7 +27,7 @@ def add_routes(
         operation_id="searchWorkloads",
         summary="Find workloads by a part of their names",
         description="Includes finished workloads, and the namespaces in which you are allowed to list workloads.",
-        responses=responses(ProblemType.INVALID_PARAMETER),
+        responses=responses(),
     )
     async def search_workloads(
         request: Request,

@@ -57,7 +57,6 @@ def add_routes(routes: APIRouter, session_service: SessionService | None) -> Non
         response_model=CallerView,
         status_code=201,
         responses=responses(
-            P.INVALID_PARAMETER,
             P.NOT_IN_THIS_STATE,
             P.MALFORMED_BODY,
             P.BODY_TOO_LARGE,

@@ -66,7 +66,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         tags=_TAGS,
         operation_id="getSetAsideObject",
         summary="The object without secrets, or the records of its workload",
-        responses=_FILE | responses(P.NOT_FOUND, P.INVALID_PARAMETER),
+        responses=_FILE | responses(P.NOT_FOUND),
         response_class=Response,
         dependencies=[guard.needs("get", "refusedplans"), names],
     )

@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 from queuectl.api.access import Guard
 from queuectl.api.openapi import Responses, responses
-from queuectl.api.problems import ProblemType
 from queuectl.api.routes.usage import Since, Until, period_of
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.db.ports import ApiStore
@@ -198,7 +197,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         operation_id="reportShadow",
         summary="Shadow mode: free GPUs while gangs waited that fitted, reasons, and a simulation of queuectl",
         description="For callers that are allowed to get reports in all namespaces.",
-        responses=responses(ProblemType.INVALID_PARAMETER),
+        responses=responses(),
         dependencies=needs,
     )
     async def report_shadow(since: Since = "168h", until: Until = None) -> ShadowReportView:
@@ -211,7 +210,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         tags=_TAGS,
         operation_id="reportShadowPage",
         summary="The same as an HTML page that loads nothing from other hosts",
-        responses=_PAGE | responses(ProblemType.INVALID_PARAMETER),
+        responses=_PAGE | responses(),
         response_class=Response,
         dependencies=needs,
     )

@@ -62,7 +62,7 @@ def add_routes(
         summary="Send a test event to a receiver",
         description="It is delivered like each other event. The status of the receiver shows a failure.",
         status_code=202,
-        responses=responses(P.NOT_FOUND, P.NOT_IN_THIS_STATE, P.INVALID_PARAMETER),
+        responses=responses(P.NOT_FOUND, P.NOT_IN_THIS_STATE),
         dependencies=[guard.needs("create", "receivers/test")],
     )
     async def test_receiver(request: Request, name: Name) -> ReceiverTestView:
@@ -84,7 +84,7 @@ def add_routes(
         tags=_TAGS,
         operation_id="listSubscriptions",
         summary="Your subscriptions, or those of all users",
-        responses=responses(P.INVALID_PARAMETER),
+        responses=responses(),
     )
     async def list_subscriptions(
         request: Request, everyone: Everyone = False, after: After = 0, limit: Limit = 100
@@ -107,7 +107,6 @@ def add_routes(
             P.UNSUPPORTED_MEDIA_TYPE,
             P.NOT_FOUND,
             P.NOT_IN_THIS_STATE,
-            P.INVALID_PARAMETER,
         ),
         openapi_extra=model_body(SubscriptionBody),
     )
@@ -126,7 +125,7 @@ def add_routes(
         summary="Delete a subscription",
         description="Your own; with the right `delete subscriptions` in all namespaces, any.",
         status_code=204,
-        responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER),
+        responses=responses(P.NOT_FOUND),
     )
     async def delete_subscription(
         request: Request, number: Number, dry_run: DryRun = False

@@ -68,7 +68,7 @@ def add_routes(
         operation_id="reportUnmanaged",
         summary="Pods that hold GPUs and belong to no job in a queue, by namespace and name",
         description="The current pods, in the namespaces in which you are allowed to get reports.",
-        responses=responses(ProblemType.INVALID_PARAMETER, ProblemType.NOT_KNOWN_YET),
+        responses=responses(ProblemType.NOT_KNOWN_YET),
     )
     async def report_unmanaged(
         request: Request, namespace: OfNamespace = None, limit: Limit = 100, cursor: Cursor = None

@@ -101,7 +101,7 @@ def add_routes(
         tags=_TAGS,
         operation_id="reportUsage",
         summary="GPU-hours allocated, used, idle, stuck and unknown",
-        responses=responses(ProblemType.INVALID_PARAMETER),
+        responses=responses(),
     )
     async def report_usage(report: RequestedReport) -> UsageReport:
         return usage_report(report)
@@ -111,7 +111,7 @@ def add_routes(
         tags=_TAGS,
         operation_id="reportCost",
         summary="Cost of the allocated GPU-hours",
-        responses=responses(ProblemType.INVALID_PARAMETER, ProblemType.NOT_KNOWN_YET),
+        responses=responses(ProblemType.NOT_KNOWN_YET),
     )
     async def report_cost(report: RequestedReport) -> CostReport:
         return cost_report(report, (await stated.config()).rules.accounting.currency)
@@ -121,7 +121,7 @@ def add_routes(
         tags=_TAGS,
         operation_id="reportWaste",
         summary="GPU-hours that were not used, lost work, and free GPUs that no gang can use",
-        responses=responses(ProblemType.INVALID_PARAMETER),
+        responses=responses(),
     )
     async def report_waste(request: Request, report: RequestedReport) -> WasteReport:
         if not await guard.may(request, _SEE_NODES):
@@ -133,7 +133,7 @@ def add_routes(
         tags=_TAGS,
         operation_id="reportWaits",
         summary="How long gangs waited, and for how many GPUs",
-        responses=responses(ProblemType.INVALID_PARAMETER),
+        responses=responses(),
     )
     async def report_waits(report: RequestedReport) -> WaitsReport:
         return waits_report(report)
@@ -146,7 +146,7 @@ def _add_history(routes: APIRouter, guard: Guard, store: ApiStore, history: Usag
         operation_id="reportHistory",
         summary="GPUs allocated, used and pending, on average in each of the last hours",
         description="Includes the namespaces in which you are allowed to get reports.",
-        responses=responses(ProblemType.INVALID_PARAMETER),
+        responses=responses(),
     )
     async def report_history(
         request: Request,

@@ -45,7 +45,7 @@ from queuectl.objects.configuration.config_kinds import PREFIX
 P = ProblemType
 _TAGS: Final[list[str | Enum]] = ["Workload"]
 _MOST_ELSEWHERE: Final = 10
-_ONE = responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER)
+_ONE = responses(P.NOT_FOUND, P.AMBIGUOUS)
 
 
 def add_routes(
@@ -109,7 +109,7 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
         operation_id="listWorkloads",
         summary="List workloads",
         description="Includes the namespaces in which you are allowed to list workloads.",
-        responses=responses(P.INVALID_PARAMETER),
+        responses=responses(),
     )
     async def list_workloads(
         request: Request,
@@ -238,7 +238,7 @@ def _explain(
         tags=_TAGS,
         operation_id=f"efficiency{tag}Workload",
         summary="Its use of GPUs, CPU and memory, GPU-hours, cost and nodes, also after it has finished",
-        responses=responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
+        responses=responses(P.NOT_FOUND, P.AMBIGUOUS, P.NOT_KNOWN_YET),
     )
     async def efficiency(entry: FoundEntry) -> JobEfficiencyView:
         return await efficiencies.of(entry)
