@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.plan import PreemptionReason
-from queuectl.domain.queues import ClusterQueue, QueueingStrategy, WithinClusterQueue
+from queuectl.domain.queues import (
+    ClusterQueue,
+    Cohort,
+    QueueingStrategy,
+    ReclaimWithinCohort,
+    WithinClusterQueue,
+)
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
@@ -149,6 +155,14 @@ def test_a_gang_keeps_the_time_slice_while_it_needs_a_gang_that_it_can_evict_lat
     protection = replace(queue().protection, min_runtime=SLICE + 1)
     assert victims(behind_a_pinned_gang(SLICE - 1, sliced())) == []
     assert victims(behind_a_pinned_gang(SLICE, replace(sliced(), protection=protection))) == []
+
+
+def test_a_cohort_without_clusterqueues_changes_no_time_slice() -> None:
+    rule = replace(sliced(), cohort="top", reclaim_within_cohort=ReclaimWithinCohort.ANY)
+    snapshot = behind_a_pinned_gang(SLICE, rule, priority=5)
+    cohorts = {name: Cohort(name, parent) for name, parent in (("top", None), ("empty", "top"))}
+    snapshot = replace(snapshot, config=replace(snapshot.config, cohorts=cohorts))
+    assert victims(snapshot) == [("r", "second", PreemptionReason.TIME_SLICE)]
 
 
 def test_a_gang_keeps_the_time_slice_while_it_needs_a_gang_that_starts_now() -> None:
