@@ -88,7 +88,7 @@ async def test_a_reservation_of_an_amount_of_devices_is_refused(
     asked = reservation(capacity={"pods": 1, "requests": {resource: 2}})
     async with talking_to(app) as api:
         refused = await api.put(PATH, json=asked)
-        tried = await api.put(PATH, json=asked, params={"dryRun": "true"})
+        tried = await api.put(PATH, json=asked, params={"dry_run": "true"})
         assert (await api.get(PATH)).status_code == 404
         assert (await api.put(PATH, json=reservation())).status_code == 201
     for answer in (refused, tried):
