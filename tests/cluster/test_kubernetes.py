@@ -443,6 +443,27 @@ async def test_the_same_event_increments_its_count(world: KubernetesWorld, own: 
     assert counts == {"no such queue": 4, "another reason": None}
 
 
+async def test_an_event_that_the_server_has_deleted_is_created_again(
+    world: KubernetesWorld, own: Api, admin: Api
+) -> None:
+    now = 1_800_000_000.0
+    cluster = KubernetesCluster(own, clock=lambda: now)
+    job = await submitted(world, batch_job("rare", namespace=world.namespace))
+    for seconds in (0, 7200):
+        now = 1_800_000_000.0 + seconds
+        await cluster.create_event(job, "Normal", "PodsReady", "all 2 pods are ready")
+        [event] = [e for e in await world.event_documents(job.uid) if e["reason"] == "PodsReady"]
+        assert "series" not in event
+        name = event["metadata"]["name"]
+        await admin.request("DELETE", f"/api/v1/namespaces/{world.namespace}/events/{name}")
+
+
+async def test_a_label_for_a_namespace_that_is_deleted_finds_it_gone(own: Api) -> None:
+    cluster = KubernetesCluster(own)
+    with pytest.raises(ObjectGone):
+        await cluster.patch_namespace("gone", {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: "q"}}})
+
+
 async def test_a_message_above_the_limit_is_shortened_and_not_refused(
     world: KubernetesWorld,
 ) -> None:

@@ -99,6 +99,13 @@ async def test_an_answer_to_a_patch_means(
             assert f" {code}: a webhook denies it" in str(error.value)
 
 
+async def test_a_write_on_no_condition_does_not_read_the_object(tmp_path: Path) -> None:
+    """queuectl may patch namespaces and Events, and may not get them."""
+    async with server(tmp_path, 404, NO, ANOTHER) as writer:
+        with pytest.raises(ObjectGone, match="a webhook denies it"):
+            await writer.patch_namespace("a", {"metadata": {"labels": {"x": "y"}}})
+
+
 @pytest.mark.parametrize("depth", [0, 1500, 9000])
 async def test_the_answer_to_a_patch_is_read_at_each_depth_of_its_field_owners(
     tmp_path: Path, depth: int
