@@ -150,10 +150,10 @@ class MigReconfiguration:
         return self.gang, self.begun
 
     @property
-    def config(self) -> str:
-        """The configuration that the label of the node names in this phase."""
+    def geometry(self) -> MigGeometry:
+        """The node under the configuration that its label names in this phase, unless others set it."""
         changed = self.phase in (MigPhase.APPLYING, MigPhase.SUCCEEDED)
-        return (self.target if changed else self.source).config
+        return self.target if changed else self.source
 
     def entered(self, phase: MigPhase, now: float) -> MigReconfiguration:
         """The change in its next phase."""

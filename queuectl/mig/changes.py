@@ -7,10 +7,11 @@ same next step.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobRecord
 from queuectl.domain.ledger import LIVE, Entry, State
 from queuectl.domain.mig import (
@@ -23,7 +24,7 @@ from queuectl.domain.mig import (
     MigResult,
 )
 from queuectl.domain.records import NodeRecord
-from queuectl.mig.configurations import applied, nvidia_gpus, relabeled
+from queuectl.mig.configurations import applied, geometry_of, nvidia_gpus, relabeled
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import node_taken
@@ -224,11 +225,11 @@ def step(record: NodeRecord, group: MigGroup, now: float, timeout: float) -> Mig
     node, change = record.node, record.node.mig
     if change is None or not change.phase.active:
         return None
-    if relabeled(node) and record.cordoned and node.labels.get(STATE) != SUCCESS:
-        return None
-    if taken_over(record):
-        return _ended(change, MigPhase.TAKEN_OVER, MigResult.TAKEN_OVER, now)
     late = now - change.since > timeout
+    if taken_over(record):
+        if record.cordoned and not _settled(node, change, late=late):
+            return None
+        return _ended(change, MigPhase.TAKEN_OVER, MigResult.TAKEN_OVER, now)
     match change.phase:
         case MigPhase.EMPTYING:
             return _emptying(change, group, now, late=late)
@@ -236,6 +237,15 @@ def step(record: NodeRecord, group: MigGroup, now: float, timeout: float) -> Mig
             return _applying(record, change, group, now, late=late)
         case _:
             return _rolling_back(record, change, now, late=late)
+
+
+def _settled(node: Node, change: MigReconfiguration, *, late: bool) -> bool:
+    """Whether the MIG manager has applied the label of a user, which can name the same GPUs as the label before.
+
+    Until it sees a new label, the state is that of the label before, and the GPUs too.
+    """
+    before = replace(change.geometry, config=node.labels.get(CONFIG, ""))
+    return node.labels.get(STATE) == SUCCESS and (late or geometry_of(node) != before)
 
 
 def _emptying(

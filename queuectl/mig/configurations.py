@@ -34,7 +34,7 @@ def applied(node: Node, geometry: MigGeometry) -> bool:
 
 def relabeled(node: Node) -> bool:
     """Whether the label of a node that changes names another configuration: another user or program has set it."""
-    return node.mig is not None and node.labels.get(CONFIG, "") != node.mig.config
+    return node.mig is not None and node.labels.get(CONFIG, "") != node.mig.geometry.config
 
 
 def nvidia_gpus(resource: str) -> bool:

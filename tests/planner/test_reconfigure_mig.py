@@ -358,7 +358,7 @@ def changing(node: Node, uid: str, phase: MigPhase = MigPhase.EMPTYING) -> Node:
     """A node that is cordoned for a change to instances."""
     target = next(n for c, n in choices(node, [MigPool((), CONFIGS)]) if c is CUT)
     change = MigReconfiguration(geometry_of(node), geometry_of(target), uid, 2, NOW, phase, NOW)
-    labels = {**node.labels, CONFIG: change.config}
+    labels = {**node.labels, CONFIG: change.geometry.config}
     return replace(node, labels=labels, unschedulable=True, mig=change)
 
 

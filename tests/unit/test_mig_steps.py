@@ -155,11 +155,26 @@ def test_the_next_step_follows_from_the_node(name: str) -> None:
 @pytest.mark.parametrize("phase", [EMPTYING, APPLYING, BACK])
 def test_a_node_that_others_change_is_left_to_them(phase: MigPhase) -> None:
     """Without a cordon at once; with another label once the MIG manager has applied it."""
-    own = change(phase).config
+    own, mixed = (
+        change(phase).geometry.config,
+        MigGeometry("other", "H100", (("nvidia.com/gpu", 1),)),
+    )
     taken = ends(MigPhase.TAKEN_OVER, MigResult.TAKEN_OVER, phase, NOW)
     assert step(node(change(phase), own, cordoned=False), ALL, NOW, TIMEOUT) == taken
     assert step(node(change(phase), "other", "pending"), ALL, LATE, TIMEOUT) is None
-    assert step(node(change(phase), "other"), ALL, NOW, TIMEOUT) == taken
+    assert step(node(change(phase), "other", gpus=mixed), ALL, NOW, TIMEOUT) == taken
+
+
+@pytest.mark.parametrize("phase", [EMPTYING, APPLYING, BACK])
+def test_a_node_with_the_label_of_a_user_takes_no_pods_while_its_state_can_be_that_of_the_last_label(
+    phase: MigPhase,
+) -> None:
+    """The MIG manager replaces the state later than the user the label, and then cuts GPUs without a look at pods."""
+    before = change(phase).geometry
+    relabeled = node(change(phase), "other", "success", before)
+    assert step(relabeled, ALL, NOW, TIMEOUT) is None
+    taken = ends(MigPhase.TAKEN_OVER, MigResult.TAKEN_OVER, phase, LATE)
+    assert step(relabeled, ALL, LATE, TIMEOUT) == taken, "the label can name the same GPUs"
 
 
 @given(
