@@ -50,9 +50,9 @@ class PodGroups:
         """A set of groups that is new or has changed."""
         before = self.sets.get(record.uid)
         self.sets[record.uid] = record
-        name = (record.namespace, record.name)
-        if before is None or replace(before, version=record.version) != record:
-            self._adopt(name, record)
+        unchanged = before and replace(before, version=record.version, status=record.status)
+        if unchanged != record:
+            self._adopt((record.namespace, record.name), record)
 
     def remove_set(self, uid: str) -> None:
         """A set that no longer exists, by uid; without effect for other objects."""
@@ -65,15 +65,21 @@ class PodGroups:
             self._adopt(name, None)
 
     def _adopt(self, name: tuple[str, str], record: JobRecord | None) -> None:
+        before = self._sets.get(name)
         if record is None:
             del self._sets[name]
         else:
             self._sets[name] = record
+        differs, reseats = (of(before) != of(record) for of in (_shared_by_groups, _podset_names))
         for key in self._of_set.get(name, ()):
             group = self._groups[key]
             assert isinstance(group, SetGroup)
+            requested = group.requested
             group.belong(record)
-            self._mark(key)
+            if differs or group.requested is not requested:
+                self._changed.setdefault(key, {})
+            if reseats:
+                self._reseated.add(key)
 
     def _mark(self, key: GroupKey) -> None:
         self._changed.setdefault(key, {})
@@ -225,6 +231,16 @@ class PodGroups:
     def _settle_marks(self, key: GroupKey) -> None:
         self._changed.pop(key, None)
         self._reseated.discard(key)
+
+
+def _shared_by_groups(one: JobRecord | None) -> JobRecord | None:
+    """The part of the record of a set that the records of its groups have."""
+    return replace(one, version=0, status="", groups=None) if one is not None else None
+
+
+def _podset_names(one: JobRecord | None) -> tuple[str, ...] | None:
+    """A set, with the names from which the podsets of pods follow."""
+    return (one.uid, *(podset.name for podset in one.podsets)) if one is not None else None
 
 
 def _same(before: PodRecord, pod: PodRecord) -> bool:

@@ -10,12 +10,13 @@ import yaml
 
 from queuectl.cluster.resources import watched
 from queuectl.demo.scenario import PodSetManifest
-from queuectl.domain.jobs import JobRecord
+from queuectl.domain.jobs import JobRecord, PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.records import Deleted, Upserted
 from queuectl.objects import keys
 from queuectl.objects.documents import read_documents
 from queuectl.objects.kinds import KINDS, leaderworkerset
+from queuectl.objects.kinds.groups import SetGroup
 from queuectl.offline.inputs import read_snapshot
 from queuectl.state.mirror import Mirror
 from tests.support.leaderworkersets import leaderworkerset as manifest
@@ -304,6 +305,63 @@ def test_the_status_of_a_set_changes_no_group() -> None:
     world.mirror.touched.clear()
     world.set()
     assert (world.mirror.edited, world.mirror.touched) == (set(), set())
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The records of groups that are made, and the pods that get their podset."""
+    done: list[str] = []
+    assemble, seated = SetGroup.assemble, SetGroup.seated
+
+    def assembled(group: SetGroup, *, in_ledger: bool) -> JobRecord | None:
+        done.append(group.key.name)
+        return assemble(group, in_ledger=in_ledger)
+
+    def seat(group: SetGroup, pod: PodRecord) -> PodRecord:
+        done.append(pod.name)
+        return seated(group, pod)
+
+    monkeypatch.setattr(SetGroup, "assemble", assembled)
+    monkeypatch.setattr(SetGroup, "seated", seat)
+    return done
+
+
+def test_a_label_of_a_set_changes_the_record_of_its_group_and_none_of_its_pods(
+    work: list[str],
+) -> None:
+    world = World()
+    world.pods("a", 0, 1, 2)
+    work.clear()
+    world.document["metadata"]["labels"]["stage"] = "test"
+    world.set()
+    assert world.group().label("stage") == "test"
+    assert work == ["s-0"]
+
+
+def test_another_number_of_groups_changes_only_those_that_it_adds_or_removes(
+    work: list[str],
+) -> None:
+    world = World()
+    world.pods("a", 0, 1, 2)
+    world.enter(State.RUNNING)
+    work.clear()
+    world.set(replicas=3)
+    world.set(replicas=1)
+    assert not work
+    world.delete("a", 0, 1, 2)
+    assert world.mirror.jobs
+    world.set(replicas=0)
+    assert not world.mirror.jobs
+
+
+def test_an_annotation_of_a_set_that_no_group_has_changes_none(work: list[str]) -> None:
+    world = World()
+    world.pods("a", 0, 1, 2)
+    work.clear()
+    annotations = world.document["metadata"].setdefault("annotations", {})
+    annotations[keys.STATUS_ANNOTATION] = "a text of its user"
+    world.set()
+    assert not work
 
 
 def test_queuectl_plan_reads_a_set_as_the_controller_does() -> None:
