@@ -127,7 +127,7 @@ class StrictRoute(APIRoute):
     """A route that refuses unknown query parameters: with a misspelled ``dry_run``, a trial would be carried out.
 
     A GET ignores the parameters of pages that it does not have, so that a program can read each list in the same way. Probes and
-    scrapers, whose paths are not below ``PREFIX``, can add parameters of their own.
+    scrapers, whose paths are not below ``PREFIX``, can add parameters.
     """
 
     def get_route_handler(self) -> Handler:

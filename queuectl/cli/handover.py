@@ -15,7 +15,7 @@ from queuectl.cli.reads import Document, list_items
 from queuectl.cluster.client import Api, document_in
 from queuectl.cluster.review import KUEUE_MANAGER, active_kueue, allowed
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
-from queuectl.domain.jobs import PriorAdmission
+from queuectl.domain.jobs import PriorAdmission, PriorAdmissions
 from queuectl.domain.words import counted
 from queuectl.handover.gangs import Adopted, Fate, HandoverObjects, Queued, Stopped, fates
 from queuectl.handover.scope import KueueScope
@@ -184,7 +184,7 @@ async def read_hand_over(api: Api, namespaces: Collection[str] = ()) -> HandOver
         config=together((*config, *rules), 0),
         now=time.time(),
         priority_classes={one["metadata"]["name"]: int(one["value"]) for one in classes},
-        prior={one.uid: one for one in _admissions(workloads)},
+        prior=PriorAdmissions(_admissions(workloads)),
         runtimes=await _runtimes(api) if jobs[TRAINJOB] else {},
         namespaces={
             one["metadata"]["name"]: one["metadata"].get("labels") or {}

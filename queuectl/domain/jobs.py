@@ -393,6 +393,28 @@ class PriorAdmission:
         """``namespace/name`` of the job."""
         return f"{self.namespace}/{self.name}"
 
+    def of_attempt(self, attempt: int) -> PriorAdmission:
+        """Its part about an attempt. Kueue admitted only attempt 0: queuectl chose the nodes of the others."""
+        if not attempt:
+            return self
+        return replace(self, cluster_queue="", admitted_at=None, podsets={})
+
+
+class PriorAdmissions:
+    """The admissions by a Kueue that ran before. Each is of the job in its namespace whose kind and uid it names."""
+
+    def __init__(self, admissions: Iterable[PriorAdmission] = ()) -> None:
+        self._by_owner = {OwnerKey(one.kind, one.namespace, one.uid): one for one in admissions}
+
+    def of(self, job: JobRecord) -> PriorAdmission | None:
+        """The part about its current attempt; None without an admission."""
+        prior = self._by_owner.get(OwnerKey(job.kind, job.namespace, job.uid))
+        return prior.of_attempt(job.attempt) if prior is not None else None
+
+    def forget(self, job: JobRecord) -> None:
+        """Another job cannot have its uid."""
+        self._by_owner.pop(OwnerKey(job.kind, job.namespace, job.uid), None)
+
 
 # ---- Pods
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.jobs import JobRecord, OwnerKey, PodGroupMember, PodRecord, PriorAdmission
+from queuectl.domain.jobs import JobRecord, OwnerKey, PodGroupMember, PodRecord, PriorAdmissions
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.workload import Placement
 from queuectl.handover.podsets import HANDED_OVER, JOBSET, running_podsets
@@ -65,7 +65,7 @@ class HandoverObjects:
         nodes: by name.
         config: from the objects of Kueue.
         priority_classes: numbers of the PriorityClasses of Kubernetes, by name.
-        prior: by the uid of the job: what Kueue decided before queuectl.
+        prior: what Kueue decided before queuectl.
         runtimes: of TrainJobs, by kind, namespace ("" = none) and name.
         namespaces: their labels, by name.
         scope: the jobs that Kueue manages.
@@ -78,7 +78,7 @@ class HandoverObjects:
     config: QueueConfig
     now: float
     priority_classes: Mapping[str, int] = field(default_factory=dict)
-    prior: Mapping[str, PriorAdmission] = field(default_factory=dict)
+    prior: PriorAdmissions = field(default_factory=PriorAdmissions)
     runtimes: Mapping[tuple[str, str, str], Document] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     scope: KueueScope = KueueScope()
@@ -352,7 +352,7 @@ def _placement(record: JobRecord, pods: Sequence[PodRecord], cluster: HandoverOb
         raise RequestError(f"its request cannot be honored: {record.error}")
     if cluster.config.cluster_queue_of(record.namespace, record.queue) is None:
         raise RequestError(f"Kueue has no LocalQueue {record.queue}, or it has no ClusterQueue")
-    prior = cluster.prior.get(record.uid)
+    prior = cluster.prior.of(record)
     placement = running_placement(record, pods, cluster.nodes, cluster.config, prior)
     if placement is None:
         raise RequestError("some of its pods do not run")
@@ -495,7 +495,7 @@ def _with_workload(
     added = queue_labels(labels)
     flavors = {flavor for one in podsets for flavor in one.placement.flavors.values()}
     priority, reference = _priority(record, cluster)
-    prior = cluster.prior.get(record.uid)
+    prior = cluster.prior.of(record)
     started = [pod.started_at for pod, _ in pods if pod.started_at is not None]
     admitted_at = prior.admitted_at if prior is not None else None
     gang = AdmittedGang(

@@ -99,15 +99,13 @@ def _flavor_of(
 ) -> str:
     """The flavor of a group to which the gang is charged.
 
-    The earlier flavor, if the queue still offers it. Otherwise the first flavor whose labels the node has, or the first flavor,
-    because each use needs a charge.
+    The earlier flavor, if the queue still offers it. Otherwise the first flavor of the queue. In both cases, a flavor whose labels
+    the node has comes before one whose labels it lacks, because each use needs a charge.
     """
     offered = [quotas.flavor for quotas in group.flavors]
-    known = [before[resource] for resource in resources if before.get(resource) in offered]
-    if known:
-        return known[0]
-    for name in offered:
+    candidates = [before[one] for one in resources if before.get(one) in offered] + offered
+    for name in candidates:
         flavor = config.flavors.get(name)
         if flavor and node is not None and node.has_labels(flavor.node_labels):
             return name
-    return offered[0]
+    return candidates[0]

@@ -14,7 +14,14 @@ from queuectl.domain.admission import AdmissionObjects
 from queuectl.domain.arrays import parted
 from queuectl.domain.containment import Boundary, Containment, entering, never_contained
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.jobs import JobRecord, OwnerKey, PodPhase, PodRecord, PriorAdmission
+from queuectl.domain.jobs import (
+    JobRecord,
+    OwnerKey,
+    PodPhase,
+    PodRecord,
+    PriorAdmission,
+    PriorAdmissions,
+)
 from queuectl.domain.ledger import Entry
 from queuectl.domain.provisioning import ProvisioningRecord
 from queuectl.domain.queues import QueueConfig
@@ -198,7 +205,7 @@ class Mirror:
         self.containment = containment or Containment(time.time)
         self.generation = 0
         self._given = GivenRecords(self._plurals, self.containment)
-        self._prior: dict[OwnerKey, PriorAdmission] = {}
+        self._prior = PriorAdmissions()
         self._plugins: frozenset[AdmissionPlugin] = frozenset()
         self._expected: set[str] = set()
         self.ended: dict[str, JobRecord] = {}
@@ -518,11 +525,11 @@ class Mirror:
 
     def take_over(self, admissions: Iterable[PriorAdmission]) -> None:
         """Add the admissions of a Kueue, for jobs without an entry in the ledger."""
-        self._prior = {_key(admission): admission for admission in admissions}
+        self._prior = PriorAdmissions(admissions)
 
     def prior_of(self, job: JobRecord) -> PriorAdmission | None:
-        """The admission of a job by a Kueue: a Workload in its namespace that names its kind and uid."""
-        return self._prior.get(_key(job))
+        """The admission of a job by a Kueue that ran before."""
+        return self._prior.of(job)
 
     def appeared(self, uid: str) -> int:
         """The API server's revision of a job's first observation; 0 for a job that does not exist."""
@@ -927,7 +934,7 @@ class Mirror:
             self._claiming.drop(member)
             self._found_running.discard(member)
             if job is not None:
-                self._prior.pop(_key(job), None)
+                self._prior.forget(job)
                 self._own_queues.pop((job.namespace, job.parent), None)
                 self._by_namespace[job.namespace].discard(member)
                 if not self._by_namespace[job.namespace]:

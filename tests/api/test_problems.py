@@ -140,7 +140,7 @@ async def test_only_a_list_that_comes_as_a_whole_ignores_the_parameters_of_pages
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
-async def test_probes_and_scrapers_can_add_parameters_of_their_own(
+async def test_probes_and_scrapers_can_add_parameters(
     client: httpx2.AsyncClient, path: str
 ) -> None:
     assert (await client.get(path, params={"verbose": ""})).status_code == 200

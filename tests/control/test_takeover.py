@@ -27,11 +27,15 @@ from tests.support.postgres import TestPostgres
 PODSETS = {"Job": {"main": 2}, "PyTorchJob": {"master": 1, "worker": 1}}
 
 
-def stored(cluster: FakeCluster, kind: str, name: str, *, running: bool, **options: Any) -> Any:
-    """A job of Kueue that was stored before the policies of queuectl existed."""
+def stored(
+    cluster: FakeCluster, kind: str, name: str, *, running: bool, attempt: int = 0, **options: Any
+) -> Any:
+    """A job of Kueue that was stored before the policies of queuectl existed. ``attempt``: of queuectl."""
     document = of_kueue(dict(gang(kind, name, 2)), "research", running=running, **options)
     for template in templates(document):
         template["spec"]["priorityClassName"] = "users-own"
+        if attempt:
+            template["metadata"]["labels"][keys.ATTEMPT_LABEL] = str(attempt)
     return cluster.server.create("jobs" if kind == "Job" else "pytorchjobs", document)
 
 
@@ -86,6 +90,25 @@ async def test_a_running_gang_runs_on_with_the_admission_of_kueue(
         assert world.loop.leader_state.planning.usage.other_pods == {}, "its pods fill its slots"
         cluster.finish(uid)
         await world.until_state(uid, State.FINISHED)
+
+
+async def test_the_admission_of_kueue_does_not_count_for_an_attempt_of_queuectl(
+    database_url: str,
+) -> None:
+    """The database was lost after queuectl had started the gang again. The Workload is of its start by Kueue."""
+    cluster = FakeCluster(nodes(2), clock=time.time)
+    job = stored(cluster, "Job", "train", running=True, attempt=1)
+    cluster.settle()
+    cluster.workloads.append(workload(job, {"main": 2}, admitted="spot"))
+    began = time.time()
+    async with rig(database_url, 2, cluster=cluster) as world:
+        await with_two_flavors(world)
+        entry = await adopted(world, job["metadata"]["uid"])
+        assert entry.placement is not None
+        assert {f for p in entry.placement.podsets for f in p.flavors.values()} == {"gpu"}
+        assert int(entry.queued_at) == parse_time(CREATED), "it keeps its position"
+        assert entry.started_at is not None
+        assert entry.started_at >= began
 
 
 async def test_ranks_stay_where_the_topology_assignment_put_them(database_url: str) -> None:

@@ -10,7 +10,9 @@ import pytest
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.jobs import PriorAdmission, PriorAdmissions, PriorPodSet
 from queuectl.domain.quantity import GPU
+from queuectl.domain.queues import QueueConfig
 from queuectl.handover.gangs import Adopted, Fate, HandoverObjects, Queued, Stopped, fates
 from queuectl.handover.templates import without_queuectl
 from queuectl.handover.workloads import WorkloadOwner
@@ -118,6 +120,68 @@ def test_its_admission_is_read_back_as_at_a_takeover() -> None:
     read = read_admission(msgspec.convert(status, AdmissionStatus, strict=False))
     assert sorted(read["main"].hosts or ()) == [("h0", 1), ("h1", 1)]
     assert read["main"].count == 2
+
+
+def two_flavors(*flavors: Document) -> QueueConfig:
+    """The ClusterQueue offers both flavors. ``flavors``: instead of those that select nodes."""
+    documents = config()
+    [group] = next(one for one in documents if one["kind"] == "ClusterQueue")["spec"][
+        "resourceGroups"
+    ]
+    group["flavors"].append({**group["flavors"][0], "name": "spot"})
+    kept = [one for one in documents if not flavors or one["kind"] != "ResourceFlavor"]
+    return build([*kept, *flavors], 1)
+
+
+def earlier_admission(flavor: str) -> PriorAdmission:
+    """By the Kueue that ran before queuectl."""
+    podsets = {"main": PriorPodSet({GPU: flavor, "cpu": flavor})}
+    return PriorAdmission(
+        UID, "Job", SPACE, "train", cluster_queue="pool", admitted_at=1e3, podsets=podsets
+    )
+
+
+def test_the_earlier_admission_counts_for_the_pods_that_kueue_started() -> None:
+    document = job()
+    del document["spec"]["template"]["metadata"]["labels"][keys.ATTEMPT_LABEL]
+    by_kueue = cluster(
+        document,
+        config=two_flavors(m.flavor("gpu"), m.flavor("spot")),
+        pods=[pod(rank, f"h{rank}", **{keys.ATTEMPT_LABEL: "0"}) for rank in (0, 1)],
+        prior=PriorAdmissions([earlier_admission("spot")]),
+    )
+    workload = adopted(by_kueue).workload
+    assert _charged(workload) == ("spot", "1970-01-01T00:16:40Z")
+
+
+def test_the_earlier_admission_does_not_count_for_pods_that_queuectl_started_since() -> None:
+    nodes = {name: node(name, "spot") for name in ("h0", "h1")}
+    restarted = cluster(
+        job(),
+        config=two_flavors(),
+        nodes=nodes,
+        prior=PriorAdmissions([earlier_admission("gpu")]),
+    )
+    assert _charged(adopted(restarted).workload) == ("spot", "2026-01-01T00:00:05Z")
+
+
+def test_an_earlier_flavor_that_the_nodes_do_not_have_is_not_charged() -> None:
+    document = job()
+    del document["spec"]["template"]["metadata"]["labels"][keys.ATTEMPT_LABEL]
+    relabeled = cluster(
+        document,
+        config=two_flavors(),
+        pods=[pod(rank, f"h{rank}", **{keys.ATTEMPT_LABEL: "0"}) for rank in (0, 1)],
+        prior=PriorAdmissions([earlier_admission("spot")]),
+    )
+    assert _charged(adopted(relabeled).workload)[0] == "gpu"
+
+
+def _charged(workload: Any) -> tuple[str, str]:
+    """The flavor of its GPUs, and the time of its admission."""
+    [assigned] = workload["status"]["admission"]["podSetAssignments"]
+    [admitted] = [one for one in workload["status"]["conditions"] if one["type"] == "Admitted"]
+    return assigned["flavors"][GPU], admitted["lastTransitionTime"]
 
 
 def test_pods_get_the_annotations_by_which_kueue_does_not_count_them_twice() -> None:

@@ -169,7 +169,7 @@ def test_a_node_that_others_change_is_left_to_them(phase: MigPhase) -> None:
 def test_a_node_with_the_label_of_a_user_takes_no_pods_while_its_state_can_be_that_of_the_last_label(
     phase: MigPhase,
 ) -> None:
-    """The MIG manager replaces the state later than the user the label, and then cuts GPUs without a look at pods."""
+    """The MIG manager replaces the state later than the user the label, and then cuts GPUs although pods use them."""
     before = change(phase).geometry
     relabeled = node(change(phase), "other", "success", before)
     assert step(relabeled, ALL, NOW, TIMEOUT) is None
