@@ -233,14 +233,14 @@ class PodGroups:
         self._reseated.discard(key)
 
 
-def _shared_by_groups(one: JobRecord | None) -> JobRecord | None:
+def _shared_by_groups(record: JobRecord | None) -> JobRecord | None:
     """The part of the record of a set that the records of its groups have."""
-    return replace(one, version=0, status="", groups=None) if one is not None else None
+    return replace(record, version=0, status="", groups=None) if record is not None else None
 
 
-def _podset_names(one: JobRecord | None) -> tuple[str, ...] | None:
+def _podset_names(record: JobRecord | None) -> tuple[str, ...] | None:
     """A set, with the names from which the podsets of pods follow."""
-    return (one.uid, *(podset.name for podset in one.podsets)) if one is not None else None
+    return (record.uid, *(each.name for each in record.podsets)) if record is not None else None
 
 
 def _same(before: PodRecord, pod: PodRecord) -> bool:
