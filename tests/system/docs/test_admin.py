@@ -170,7 +170,7 @@ def helped(demo_cluster: DemoCluster, page: Page) -> None:
     ahead = f"{datetime.now(UTC) + timedelta(hours=8):%Y-%m-%dT%H:%M:%SZ}"
     again = page.type(
         "curl -s -X POST $QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/probe",
-        instead={"2026-11-22T08:00:00Z": ahead},
+        instead={"2027-11-22T08:00:00Z": ahead},
     )
     first = json.loads(again)["id"] - 1
     page.type(
