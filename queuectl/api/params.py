@@ -25,9 +25,9 @@ from queuectl.objects.configuration.config_kinds import PREFIX, ConfigKind
 # ---- Parameters
 
 NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
-WORKLOAD: Final = rf"{NAME.removesuffix('$')}(_[0-9]{{1,3}})?$"
-"""A job, or an index of an array."""
-_KIND: Final = r"^[A-Za-z]{1,63}$"
+WORKLOAD: Final = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,255}[A-Za-z0-9])?$"
+"""A job, an index of an array, or a group of pods, whose name is the value of a label."""
+_KIND: Final = r"^[A-Za-z][A-Za-z0-9]{0,62}$"
 UID: Final = r"^[0-9A-Za-z._-]{1,128}$"
 REQUEST_ID: Final = "^[!-~]{1,128}$"
 """A value of ``Idempotency-Key``."""

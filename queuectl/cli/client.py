@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import typer
 
@@ -15,7 +14,7 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.client import options
 from queuectl.client.client import Client
 from queuectl.client.errors import NotPermitted
-from queuectl.client.requests import by_cursor
+from queuectl.client.requests import by_cursor, segment
 from queuectl.client.retries import RETRIES
 from queuectl.objects.configuration.config_kinds import CONFIG_KINDS, PREFIX, ConfigKind
 
@@ -103,7 +102,7 @@ def workload_ref(name: str, namespace: str | None) -> str:
 def workload_path(name: str, namespace: str | None) -> str:
     """Path of such a workload. Raises CommandFailed."""
     scope, _, bare = workload_ref(name, namespace).rpartition("/")
-    return f"{PREFIX}/namespaces/{quote(scope, safe='')}/workloads/{quote(bare, safe='')}"
+    return f"{PREFIX}/namespaces/{segment(scope)}/workloads/{segment(bare)}"
 
 
 def read_config(client: Client, kind: ConfigKind, path: str, **query: object) -> Json:
@@ -125,4 +124,4 @@ def read_config(client: Client, kind: ConfigKind, path: str, **query: object) ->
 def config_path(kind: ConfigKind, name: str, namespace: str | None) -> str:
     """Path of a configuration object."""
     scope = (namespace or connection.default_namespace()) if kind.namespaced else ""
-    return kind.path(quote(scope, safe=""), quote(name, safe=""))
+    return kind.path(segment(scope), segment(name))

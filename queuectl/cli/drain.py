@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
-from urllib.parse import quote
 
 import typer
 
@@ -21,7 +20,7 @@ from queuectl.cli.times import span
 from queuectl.cli.whatif import show_other_gangs, tried
 from queuectl.client.client import Client
 from queuectl.client.errors import ConflictingState, ObjectNotFound
-from queuectl.client.requests import by_cursor
+from queuectl.client.requests import by_cursor, segment
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import QueuectlError
 from queuectl.domain.words import counted_gpus
@@ -144,7 +143,7 @@ def _cordoned(client: Client, selector: Sequence[str] = ()) -> dict[str, Json]:
 
 
 def _node(client: Client, name: str) -> Json:
-    return client.get(f"{PREFIX}/nodes/{quote(name, safe='')}")
+    return client.get(f"{PREFIX}/nodes/{segment(name)}")
 
 
 def _drain(

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import typer
 
@@ -31,7 +30,7 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, ListFormat, emit_json, emit_table, emit_yaml
 from queuectl.client.client import Client
 from queuectl.client.errors import NotPermitted, ObjectNotFound
-from queuectl.client.requests import UNFINISHED, by_cursor, newest_first, oldest_first
+from queuectl.client.requests import UNFINISHED, by_cursor, newest_first, oldest_first, segment
 from queuectl.objects.configuration.config_kinds import PREFIX, ConfigKind
 
 Form = Annotated[ListFormat, typer.Option("--output", "-o", help="Format of the output.")]
@@ -222,7 +221,7 @@ def _nodes(client: Client, options: ListingOptions) -> None:
         return
     path = f"{PREFIX}/nodes"
     if options.name is not None:
-        body = client.get(f"{path}/{quote(options.name, safe='')}")
+        body = client.get(f"{path}/{segment(options.name)}")
         options.show(body, [body], NODE_COLUMNS, named)
     else:
         items = list(client.objects(by_cursor(path, **options.filters)))
@@ -247,7 +246,7 @@ def _domains(client: Client, options: ListingOptions) -> None:
 def _decisions(client: Client, options: ListingOptions) -> None:
     path, named = f"{PREFIX}/decisions", _numbered("decision")
     if options.name is not None:
-        body = client.get(f"{path}/{quote(options.name, safe='')}")
+        body = client.get(f"{path}/{segment(options.name)}")
         options.show(body, [body], DECISION_COLUMNS, named)
     else:
         items = list(client.objects(newest_first(path, options.last)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import quote
 
 import typer
 
@@ -12,6 +11,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.listings import show
 from queuectl.cli.render import ListFormat
+from queuectl.client.requests import segment
 from queuectl.domain.words import comma_separated
 from queuectl.objects.configuration.config_kinds import PREFIX
 
@@ -82,7 +82,7 @@ def subscribe_command(
 def sendtest_command(receiver: Receiver, server: Server = DEFAULT_SERVER) -> None:
     """Send a test event to a receiver. `queuectl get receivers` shows whether it was delivered."""
     with connect(server) as client:
-        made = client.post(f"{PREFIX}/receivers/{quote(receiver, safe='')}/test", {})
+        made = client.post(f"{PREFIX}/receivers/{segment(receiver)}/test", {})
     place = f" for {made['to']}" if made["to"] else ""
     typer.echo(f"receiver/{made['receiver']}: a test event{place} is sent")
 

@@ -222,6 +222,17 @@ def newest_first(path: str, most: int, /, **query: object) -> Listing[Json]:
 # ---- Workloads
 
 
+def segment(name: str) -> str:
+    """A name as a part of a path.
+
+    Raises:
+        InvalidOption: the path would be another one.
+    """
+    if name in (".", ".."):
+        raise InvalidOption(f"{name!r} is not a name")
+    return quote(name, safe="")
+
+
 def workload_path(workload: WorkloadRef, namespace: str) -> str:
     """Path of a workload: ``NAME`` in the namespace, ``NAMESPACE/NAME``, or the workload as the server returned it.
 
@@ -229,13 +240,11 @@ def workload_path(workload: WorkloadRef, namespace: str) -> str:
         InvalidOption: it is none of these.
     """
     if not isinstance(workload, str):
-        return f"{PREFIX}/workloads/{quote(str(workload['uid']), safe='')}"
+        return f"{PREFIX}/workloads/{segment(str(workload['uid']))}"
     scope, _, name = workload.rpartition("/")
     if not name or "/" in scope:
         raise InvalidOption(f"workload {workload!r}: not of the form NAME or NAMESPACE/NAME")
-    return (
-        f"{PREFIX}/namespaces/{quote(scope or namespace, safe='')}/workloads/{quote(name, safe='')}"
-    )
+    return f"{PREFIX}/namespaces/{segment(scope or namespace)}/workloads/{segment(name)}"
 
 
 def workloads(filters: WorkloadFilters) -> Listing[WorkloadJson]:
@@ -345,10 +354,9 @@ def resume_queue(path: str, reason: str | None, *, dry_run: bool) -> Request[Que
 
 def queue_path(name: str, namespace: str | None) -> str:
     """Path of a ClusterQueue, or with a namespace of a LocalQueue."""
-    bare = quote(name, safe="")
     if namespace is None:
-        return f"{PREFIX}/clusterqueues/{bare}"
-    return f"{PREFIX}/namespaces/{quote(namespace, safe='')}/localqueues/{bare}"
+        return f"{PREFIX}/clusterqueues/{segment(name)}"
+    return f"{PREFIX}/namespaces/{segment(namespace)}/localqueues/{segment(name)}"
 
 
 # ---- Subscriptions

@@ -162,7 +162,17 @@ class TestOne:
         await commit(ledger, live_through(job("sweep_3")))
         assert (await api.get(f"{NAMED}/sweep_3")).json()["name"] == "sweep_3"
         assert (await api.get(f"{NAMED}/sweep_3/history")).status_code == 200
-        assert (await api.get(f"{NAMED}/sweep_x")).status_code == 422
+        assert (await api.get(f"{NAMED}/-sweep")).status_code == 422
+
+    async def test_a_group_of_pods_and_its_kind_have_the_names_that_labels_and_declarations_allow(
+        self, api: httpx2.AsyncClient, ledger: AnyStore
+    ) -> None:
+        await commit(ledger, live_through(job("My_Pair.v2", kind="K8sJob")))
+        path = f"{NAMED}/My_Pair.v2"
+        assert (await api.get(path, params={"kind": "K8sJob"})).json()["name"] == "My_Pair.v2"
+        assert (await api.post(f"{path}/hold", json={})).status_code == 202
+        commands = await api.get("/api/v1/commands", params={"workload": "team-a/My_Pair.v2"})
+        assert [one["action"] for one in commands.json()["items"]] == ["hold"]
 
     @pytest.mark.parametrize("name", LIVES)
     async def test_kueues_conditions_follow_from_the_state(

@@ -103,6 +103,13 @@ def test_a_workload_is_named_in_three_ways_and_no_name_changes_the_path() -> Non
     for wrong in ("", "a/", "a/b/c"):
         with pytest.raises(InvalidOption, match="not of the form"):
             requests.workload_path(wrong, "ml")
+    for wrong in ("..", "../train", "./train", "ml/.."):
+        with pytest.raises(InvalidOption, match="is not a name"):
+            requests.workload_path(wrong, "ml")
+    with pytest.raises(InvalidOption, match="is not a name"):
+        requests.workload_path({"uid": ".."}, "ml")
+    with pytest.raises(InvalidOption, match="is not a name"):
+        requests.queue_path("..", "ml")
     assert requests.queue_path("a/b", None) == "/api/v1/clusterqueues/a%2Fb"
     assert requests.queue_path("q", "ml") == "/api/v1/namespaces/ml/localqueues/q"
 
