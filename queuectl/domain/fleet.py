@@ -7,7 +7,7 @@ because a pod is pinned to one node and kube-scheduler only confirms.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cache, cached_property
@@ -298,9 +298,21 @@ class Node:
         """Whether it is usable and not cordoned."""
         return self.usable and not self.unschedulable
 
-    def takes(self, rules: NodeRules, requests: Resources) -> bool:
-        """Whether a new pod runs on this node, where another one ran: the rules permit it, and the node alone has the resources."""
-        return self.usable and rules.refusal(self) is None and requests.fits(self.allocatable)
+    def takes(
+        self, rules: NodeRules, requests: Resources, backed: Container[str] = frozenset()
+    ) -> bool:
+        """Whether a new pod runs on this node, where another one ran: the rules permit it, and the node alone has the resources.
+
+        ``backed``: extended resources for which a node without them can offer devices of a DeviceClass.
+        """
+        return (
+            self.usable
+            and rules.refusal(self) is None
+            and all(
+                value <= self.allocatable[name] or (name in backed and name not in self.allocatable)
+                for name, value in requests.items()
+            )
+        )
 
     @property
     def effective_taints(self) -> tuple[Taint, ...]:

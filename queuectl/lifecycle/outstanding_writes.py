@@ -20,7 +20,7 @@ suspended and moved for its gang.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Final
@@ -93,12 +93,23 @@ def outstanding_writes(
     nodes: Mapping[str, Node],
     flavors: Mapping[str, ResourceFlavor],
     kinds: JobKinds = KINDS,
+    backed: Container[str] = frozenset(),
 ) -> list[Write]:
-    """Writes to send now, in order. ``nodes`` and ``flavors`` are by name; ``pods``: all pods that the job controls."""
+    """Writes to send now, in order.
+
+    Args:
+        entry: of the workload.
+        job: its job.
+        pods: all pods that the job controls.
+        nodes: by name.
+        flavors: by name.
+        kinds: of jobs.
+        backed: see :meth:`Node.takes`.
+    """
     if job.attempt > entry.attempt:  # of a restored backup: the next observation changes the entry
         return []
     if job.of_pods:
-        return _of_pods(entry, job, list(pods), nodes, flavors, kinds)
+        return _of_pods(entry, job, list(pods), nodes, flavors, kinds, backed)
     if entry.state is State.EVICTING:
         if entry.stop_at is not None:
             return _notify(entry, job, entry.stop_at, kinds)
@@ -114,7 +125,7 @@ def outstanding_writes(
     if job.attempt != entry.attempt:
         return []
     own = [p for p in pods if p.attempt == entry.attempt]
-    return _resize(entry, job) or _place(entry, job, own, nodes, flavors)
+    return _resize(entry, job) or _place(entry, job, own, nodes, flavors, backed)
 
 
 def suspended_again(entry: Entry, job: JobRecord) -> bool:
@@ -143,6 +154,7 @@ def _of_pods(
     nodes: Mapping[str, Node],
     flavors: Mapping[str, ResourceFlavor],
     kinds: JobKinds,
+    backed: Container[str],
 ) -> list[Write]:
     alive = [pod for pod in pods if pod.alive]
     if entry.state is State.EVICTING and entry.stop_at is not None:
@@ -160,7 +172,7 @@ def _of_pods(
     if job.error is not None and job.index is None:  # a pod that contradicts the others stays gated
         return []
     own = [pod for pod in pods if pod.attempt == entry.attempt or pod.waits]
-    writes = _place(entry, job, own, nodes, flavors)
+    writes = _place(entry, job, own, nodes, flavors, backed)
     by_uid = {pod.uid: pod for pod in own}
     return [
         replace(w, patch=plain.released(w.patch, by_uid[w.uid], job, entry.attempt)) for w in writes
@@ -321,6 +333,7 @@ def _place(
     pods: list[PodRecord],
     nodes: Mapping[str, Node],
     flavors: Mapping[str, ResourceFlavor],
+    backed: Container[str],
 ) -> list[Write]:
     gated = [pod for pod in pods if pod.waits]
     if not gated or entry.placement is None or not _whole(job, pods):
@@ -338,7 +351,7 @@ def _place(
         numbers = slot_numbers(podset, asked.get(podset.podset), job.ended)
         added = added_tolerations(podset, updates, flavors)
         mine, gated_ones = own[podset.podset], waiting[podset.podset]
-        for pod, number in assign(podset, mine, gated_ones, nodes, numbers, added):
+        for pod, number in assign(podset, mine, gated_ones, nodes, numbers, added, backed):
             node, charged = slots[number]
             patch = pin_patch(
                 pod, node, *_flavor_terms(charged, flavors, nodes.get(node or "")), updates
@@ -410,6 +423,7 @@ def assign(
     nodes: Mapping[str, Node],
     slot: Callable[[int], int] | None = None,
     added: Collection[Toleration] = (),
+    backed: Container[str] = frozenset(),
 ) -> list[tuple[PodRecord, int]]:
     """Assign a slot (its number) to each gated pod: the placement minus the slots that pods hold, by rank if the pods have ranks.
 
@@ -419,7 +433,7 @@ def assign(
     each node, and without ranks their names decide the share of each.
 
     ``slot``: of each rank, as :func:`slot_numbers` gives it; None = ranks are numbers of slots. ``added``: the tolerations that pods get
-    with their nodes.
+    with their nodes. ``backed``: see :meth:`Node.takes`.
     """
     running = {pod.rank for pod in pods if not (pod.gated or pod.terminal)} - {None}
     ranked = sorted((pod for pod in waiting if pod.rank not in running), key=by_rank_and_name)
@@ -451,7 +465,7 @@ def assign(
             continue
         if held[name] > 0:  # all slots of a node are equal
             held[name] -= 1
-        elif name is not None and name in nodes and nodes[name].takes(rules, requests):
+        elif name is not None and name in nodes and nodes[name].takes(rules, requests, backed):
             free.add(number)
     return _by_rank(ranked, free, slot)
 

@@ -137,7 +137,9 @@ class Assembly:
         self._config = with_made_up(self._config, gangs)
         self.state.configure(with_made_up(self._stated, gangs), self._now)
         hosts = names_of(self.mirror.fleet)
-        self._place = Place(self.mirror.fleet, hosts, self._config, self._warn)
+        self._place = Place(
+            self.mirror.fleet, hosts, self._config, self._warn, self.mirror.devices.backed
+        )
         for gang in gangs:
             slots = stated_slots(gang, self._place, with_pods=bool(pods)) if gang.runs else None
             if slots is not None:

@@ -6,7 +6,7 @@ capacity of nodes that they can use: the choice of nodes is a guess, the sum of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,12 +38,14 @@ class Place:
         names: hostname label to node name.
         config: with the flavors.
         warn: adds a warning about a gang.
+        backed: extended resources that a DeviceClass backs.
     """
 
     fleet: Fleet
     names: Mapping[str, str]
     config: QueueConfig
     warn: Warn
+    backed: Container[str]
 
     def on_nodes(self, flavors: Mapping[str, str]) -> bool:
         """Whether pods that are charged to these flavors are on nodes of the input."""
@@ -237,7 +239,7 @@ def stand_ins(running: RunningGang, placement: Placement) -> Iterator[PodRecord]
         for name, count in placed.by_node.items():
             node = fleet.by_name.get(name)
             rules = NodeRules(tolerations=shape.rules.tolerations)
-            takes = node is not None and node.takes(rules, shape.requests)
+            takes = node is not None and node.takes(rules, shape.requests, running.place.backed)
             closed = node is not None and node.ready and not takes
             if node is not None and {node.name, node.hostname}.intersection(unhealthy):
                 continue

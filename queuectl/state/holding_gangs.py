@@ -416,7 +416,7 @@ def closed_slots(
     mirror: Mirror, entry: Entry, job: JobRecord | None, placement: Placement, config: QueueConfig
 ) -> Iterator[tuple[str, str, int]]:
     """The slots of a gang on nodes that take no new pods of it: podset, node and number of pods."""
-    podsets = job.podsets if job is not None else ()
+    podsets, backed = job.podsets if job is not None else (), mirror.devices.backed
     for placed in placement.podsets:
         nodes = [
             (name, count, record.node if (record := mirror.nodes.get(name)) is not None else None)
@@ -424,13 +424,15 @@ def closed_slots(
         ]
         shape = next((podset.shape for podset in podsets if podset.name == placed.podset), None)
         requests = shape.requests if shape is not None else NOTHING
-        if all(node is not None and node.takes(_NO_RULES, requests) for _, _, node in nodes):
+        if all(
+            node is not None and node.takes(_NO_RULES, requests, backed) for _, _, node in nodes
+        ):
             continue  # whatever it tolerates
         own = shape.rules.tolerations if shape is not None else ()
         added = added_tolerations(placed, entry.checks.updates, config.flavors)
         rules = NodeRules(tolerations=(*own, *added))
         for name, count, node in nodes:
-            if node is None or not node.takes(rules, requests):
+            if node is None or not node.takes(rules, requests, backed):
                 yield placed.podset, name, count
 
 

@@ -20,6 +20,7 @@ from queuectl.domain.checks import (
     CheckStatus,
     PodSetUpdate,
 )
+from queuectl.domain.devices import DeviceClass
 from queuectl.domain.fleet import HOSTNAME, Effect, Node, NodeRules, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.jobs import ArrayIndex, JobOutcome, JobRecord, PodPhase, PodRecord
@@ -39,6 +40,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import (
     Deleted,
     Delta,
+    DeviceClassRecord,
     ListCompleted,
     NamespaceRecord,
     NodeRecord,
@@ -1372,6 +1374,28 @@ class TestFreeze:
         )
         observer = Observer(world.mirror, world.ledger, world.usage, 30.0)
         assert observer.on_lost_nodes(entry, config) is lost
+
+    @pytest.mark.parametrize(
+        ("left", "backed", "lost"),
+        [(0, True, False), (0, False, True), (4, True, True), (8, True, False)],
+    )
+    def test_a_slot_is_not_lost_if_its_node_offers_an_extended_resource_by_devices(
+        self, left: int, backed: bool, lost: bool
+    ) -> None:
+        """``left``: the GPUs in the allocatable resources of the node. A ResourceSlice is not part of them."""
+        world = World(RUNNING, records=[RESUMED, *READY])
+        if backed:
+            world.see(DeviceClassRecord("gpu", 1, DeviceClass("gpu", (), "nvidia.com/gpu")))
+        allocatable = Resources({"nvidia.com/gpu": left, "pods": 1})
+        world.see(NodeRecord(Node("n2", {HOSTNAME: "n2"}, allocatable), 2))
+        world.mirror.apply([Deleted("pods", "p2", 7)])
+        world.see(pod("p3", version=8))
+        assert world.freeze().admitted[0].lost == ((("main", "n2", 1),) if lost else ())
+        pods, nodes = list(world.mirror.pods_of(RESUMED)), world.mirror.fleet.by_name
+        writes = outstanding_writes(
+            RUNNING, RESUMED, pods, nodes, {}, backed=world.mirror.devices.backed
+        )
+        assert [w.node for w in writes if w.purpose is Purpose.PIN] == ([] if lost else ["n2"])
 
     def test_gangs_and_nodes_that_have_not_changed_are_not_read_again(
         self, monkeypatch: pytest.MonkeyPatch

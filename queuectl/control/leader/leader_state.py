@@ -337,7 +337,8 @@ class LeaderState:
         nodes = self._mirror.fleet.by_name
         pods, kinds = list(self._mirror.pods_of(job)), self._mirror.kinds
         start_at = self._old_pods.start_at(job, pods, self._clock())
-        writes = outstanding_writes(entry, job, pods, nodes, self.config.flavors, kinds)
+        flavors, backed = self.config.flavors, self._mirror.devices.backed
+        writes = outstanding_writes(entry, job, pods, nodes, flavors, kinds, backed)
         if start_at == 0:
             return writes
         return [replace(w, send_at=start_at) if w.purpose is Purpose.START else w for w in writes]
