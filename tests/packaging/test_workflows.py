@@ -15,6 +15,7 @@ import yaml
 from queuectl.db.embedded import MINIMUM_MAJOR
 from queuectl.localcluster.versions import ALL_UNITS, KUBERNETES, ON_DEMAND, SUPPORTED
 from tests.image.programs import BUILDKIT
+from tests.packaging.krew import archive_name
 from tests.packaging.versions import ROOT
 from tests.real.programs import CONTAINERD, COREDNS
 from tests.support.prometheus_operator import PROMETHEUS_OPERATOR
@@ -150,3 +151,16 @@ def test_renovate_finds_each_program_that_is_built_from_source() -> None:
 def _files() -> list[Path]:
     found = [ROOT / "Dockerfile", ROOT / "Makefile", *(ROOT / "queuectl/localcluster").glob("*.py")]
     return [file.relative_to(ROOT) for file in (*found, *(ROOT / "tests").rglob("*.py"))]
+
+
+def test_only_the_sdist_and_the_wheel_go_to_pypi(tmp_path: Path) -> None:
+    """The other files of a release are no packages of Python, and an upload with one of them fails."""
+    [command] = [
+        one["run"] for one in WORKFLOWS["release"]["jobs"]["pypi"]["steps"] if "run" in one
+    ]
+    packages = {"queuectl_k8s-1.2.0-py3-none-any.whl", "queuectl_k8s-1.2.0.tar.gz"}
+    (tmp_path / "dist").mkdir()
+    for name in (*packages, "queuectl.cdx.json", "queuectl.yaml", archive_name()):
+        (tmp_path / "dist" / name).touch()
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert {file.name for file in (tmp_path / "dist").iterdir()} == packages
