@@ -38,7 +38,7 @@ def serve_command(
 ) -> None:
     """Run the controller, its REST API and its metrics. docs/reference/settings.md lists the environment variables with its settings."""
     from queuectl.control.settings import InvalidSettings, read_settings
-    from queuectl.domain.errors import QueuectlError
+    from queuectl.domain.errors import BadInput, QueuectlError
     from queuectl.domain.words import printable
 
     try:
@@ -56,7 +56,7 @@ def serve_command(
     for failure in failures:
         typer.echo(printable(f"queuectl serve: {failure}"), err=True)
     if failures:
-        raise typer.Exit(1)
+        raise typer.Exit(2 if all(isinstance(each, BadInput) for each in failures) else 1)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queuectl.api import problems
 from queuectl.api.auth import authentication
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.api.server import CannotListen, Certificate
+from queuectl.api.server import Certificate
 from queuectl.control.listen_address import ListenAddress
 from queuectl.domain.errors import BadInput
 from queuectl.domain.words import comma_separated
@@ -69,8 +69,7 @@ def offer(
         issuer: of OpenID Connect; empty = none.
 
     Raises:
-        BadInput: settings contradict each other.
-        CannotListen: other machines could change everything, or read tokens.
+        BadInput: settings contradict each other, or other machines could change everything, or read tokens.
     """
     address = ListenAddress.parse(listen)
     if (cert_file is None) != (key_file is None):
@@ -93,12 +92,12 @@ def offer(
             address, authenticated, certificate, certificate is not None or not tls, proxies
         )
     if not authenticated:
-        raise CannotListen(
+        raise BadInput(
             f"refusing to serve the API on {address} with QUEUECTL_AUTH=none: each client could do everything. "
             "Unset QUEUECTL_AUTH, or listen on 127.0.0.1"
         )
     if certificate is None and tls:
-        raise CannotListen(
+        raise BadInput(
             f"refusing to serve the API on {address} without TLS: tokens would not be encrypted. Name a certificate "
             "by QUEUECTL_TLS_CERT_FILE and QUEUECTL_TLS_KEY_FILE; if an ingress terminates TLS, set QUEUECTL_TLS=off"
         )
