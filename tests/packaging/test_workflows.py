@@ -154,7 +154,7 @@ def _files() -> list[Path]:
 
 
 def test_only_the_sdist_and_the_wheel_go_to_pypi(tmp_path: Path) -> None:
-    """The other files of a release are no packages of Python, and an upload with one of them fails."""
+    """An upload with another file of a release fails."""
     [command] = [
         one["run"] for one in WORKFLOWS["release"]["jobs"]["pypi"]["steps"] if "run" in one
     ]
