@@ -139,12 +139,13 @@ class StrictRoute(APIRoute):
         ignored: set[str] = set()
         if "GET" in (self.methods or ()):
             ignored = {"limit"} if own & _POSITIONS else {"limit", *_POSITIONS}
-        reason = f"is not one of the query parameters of this request ({', '.join(sorted(own)) or 'none'})"
+        # The audit log keeps the detail. A name can be a credential that its sender pasted, so only the answer has it.
+        detail = f"a query parameter is not one of those of this request ({', '.join(sorted(own)) or 'none'})"
 
         async def checked(request: Request) -> Response:
             for name in request.query_params:
                 if name not in own and name not in ignored:
-                    raise wrong_parameter(name, reason, f"{name}: {reason}")
+                    raise wrong_parameter(name, "unknown parameter", detail)
             return await handler(request)
 
         return checked

@@ -107,12 +107,12 @@ async def test_each_route_refuses_an_unknown_parameter_before_it_acts(
 @pytest.mark.parametrize(
     ("method", "address", "detail"),
     [
-        ("DELETE", f"{QUEUE_PATH}?dry-run=true", "dry-run: is not one of the query parameters of this request (dry_run)"),
-        ("POST", "/api/v1/session?a=1", "a: is not one of the query parameters of this request (none)"),
+        ("DELETE", f"{QUEUE_PATH}?dry-run=true", "a query parameter is not one of those of this request (dry_run)"),
+        ("POST", "/api/v1/session?a=1", "a query parameter is not one of those of this request (none)"),
         (
             "GET",
             "/api/v1/reports/efficiency?for=queue",
-            "for: is not one of the query parameters of this request (by)",
+            "a query parameter is not one of those of this request (by)",
         ),
     ],
 )  # fmt: skip

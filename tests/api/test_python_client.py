@@ -175,7 +175,9 @@ def test_both_clients_return_what_the_api_returns(
             await call("get", QUEUE_PATH)
         with pytest.raises(ConflictingState):
             await call("command", "team-a/running", "release", key="other")
-        with pytest.raises(ClientError, match="labels: is not one of the query parameters"):
+        with pytest.raises(
+            ClientError, match="a query parameter is not one of those of this request"
+        ):
             await call("workloads", labels="run=sweep", first=1)
         got["empty"] = await call("post", "/api/v1/dryrun", {"items": []})
         return got

@@ -258,7 +258,7 @@ DEFECTS: Final[Mapping[str, Defect]] = {
     "evicted-in-the-end": Defect(
         "The verifier judges evictions as if a broken gang that is evicted in the end had never counted.",
         ((exits.Case, "_members_that_stay", _stay),),
-        11,
+        254,
     ),
     "yields-with-reservation": Defect(
         "A gang with a reservation is not among those that make room for a victim that returns.",
@@ -278,7 +278,7 @@ DEFECTS: Final[Mapping[str, Defect]] = {
             (AdmissionCycle, "_leased", _lease_of_any_flavor),
             (AdmissionCycle, "_overtakes", lambda *_: False),
         ),
-        938,
+        2021,
         LEASED,
     ),
     "without-flavor": Defect(
