@@ -344,7 +344,7 @@ class Replay:
     def _pod(self, event: ObjectRevision, pod: PodRecord) -> PodRevision:
         observed = self.observed
         job = observed.jobs.get(pod.owner)
-        if job is not None and pod.owned_by != OwnerKey(job.kind, job.namespace, job.uid):
+        if job is not None and pod.owned_by != OwnerKey.of(job):
             pod = replace(pod, owner="")  # its claim to the job is wrong
         before = observed.pods.get(event.key)
         after = None if event.gone else pod

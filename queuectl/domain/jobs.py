@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from queuectl.domain.fleet import Fleet, SelectorTerm, Toleration
 from queuectl.domain.notifications import JobNotifications
@@ -21,12 +21,28 @@ from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Topolog
 # ``version`` is the integer resourceVersion: a record never replaces one with a higher version.
 
 
+class JobOwner(Protocol):
+    """A job, or its entry in the ledger."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+
+
 class OwnerKey(NamedTuple):
     """The identity of an object that owns pods: a uid alone can be copied into another namespace."""
 
     kind: str
     namespace: str
     uid: str
+
+    @classmethod
+    def of(cls, owner: JobOwner) -> OwnerKey:
+        """That of a job."""
+        return cls(owner.kind, owner.namespace, owner.uid)
 
 
 class JobOutcome(StrEnum):
@@ -404,16 +420,16 @@ class PriorAdmissions:
     """The admissions by a Kueue that ran before. Each is of the job in its namespace whose kind and uid it names."""
 
     def __init__(self, admissions: Iterable[PriorAdmission] = ()) -> None:
-        self._by_owner = {OwnerKey(one.kind, one.namespace, one.uid): one for one in admissions}
+        self._by_owner = {OwnerKey.of(one): one for one in admissions}
 
     def of(self, job: JobRecord) -> PriorAdmission | None:
         """The part about its current attempt; None without an admission."""
-        prior = self._by_owner.get(OwnerKey(job.kind, job.namespace, job.uid))
+        prior = self._by_owner.get(OwnerKey.of(job))
         return prior.of_attempt(job.attempt) if prior is not None else None
 
     def forget(self, job: JobRecord) -> None:
         """Another job cannot have its uid."""
-        self._by_owner.pop(OwnerKey(job.kind, job.namespace, job.uid), None)
+        self._by_owner.pop(OwnerKey.of(job), None)
 
 
 # ---- Pods

@@ -272,7 +272,7 @@ def _has_started(document: Document) -> bool:
 
 def _gated_children(parent: WorkloadOwner, owned: _Owned) -> Iterator[Queued]:
     """The suspended jobs under a job whose templates have the gate. Their controllers do not remove it from jobs that exist."""
-    for child in owned.jobs.get(OwnerKey(parent.kind, parent.namespace, parent.uid), ()):
+    for child in owned.jobs.get(OwnerKey.of(parent), ()):
         yield from _gated_children(child.owner, owned)
         record, document = child.record, child.document
         if record is not None and record.suspended and _is_gated(child.kind, document):
@@ -327,7 +327,7 @@ def _adopted(
         raise RequestError(
             "Kueue has no arrays, and the Workloads of elastic jobs have another form"
         )
-    key = OwnerKey(record.kind, record.namespace, record.uid)
+    key = OwnerKey.of(record)
     of_job = owned.pods.get(key, ())
     holder = document
     if record.kind == TRAINJOB:

@@ -44,7 +44,7 @@ class Arrays:
         The template of an elastic Job has the attempt of its gang. A pod above the gang has an attempt only once it was released.
         """
         job = self.jobs.get(pod.owner)
-        if job is None or job.array is None or pod.owned_by != _key(job):
+        if job is None or job.array is None or pod.owned_by != OwnerKey.of(job):
             return pod
         uid = gang_uid(job, pod)
         if uid == job.uid:
@@ -106,7 +106,7 @@ class Arrays:
             yield from self._put(job, index[1])
 
     def _put(self, job: JobRecord, number: int) -> Changed:
-        key = _key(job)._replace(uid=index_uid(job.uid, number))
+        key = OwnerKey.of(job)._replace(uid=index_uid(job.uid, number))
         made = self._made[job.uid]
         before = made.get(number)
         pods = list(self._pods_of(key))
@@ -128,10 +128,6 @@ class Arrays:
         self.jobs.pop(uid, None)
         for number in self._made.pop(uid, {}):
             yield index_uid(uid, number)
-
-
-def _key(job: JobRecord) -> OwnerKey:
-    return OwnerKey(job.kind, job.namespace, job.uid)
 
 
 # ---- Indexes in a snapshot

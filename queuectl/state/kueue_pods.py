@@ -58,7 +58,7 @@ class KueuePods:
         name = workload_name(job.kind, self._kinds[job.kind].group, job.name, job.uid)
         key = _WorkloadKey(job.namespace, name)
         self._keys[job.uid] = key
-        self._jobs[key] = OwnerKey(job.kind, job.namespace, job.uid)
+        self._jobs[key] = OwnerKey.of(job)
         return tuple(self._pods.get(key, ()))
 
     def remove_job(self, uid: str) -> None:

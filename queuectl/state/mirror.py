@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from operator import attrgetter
-from typing import Final, Protocol, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.admission import AdmissionObjects
@@ -15,6 +15,7 @@ from queuectl.domain.arrays import parted
 from queuectl.domain.containment import Boundary, Containment, entering, never_contained
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.jobs import (
+    JobOwner,
     JobRecord,
     OwnerKey,
     PodPhase,
@@ -88,21 +89,6 @@ asked_of: Final = attrgetter(
 _state_of: Final = attrgetter(
     *(f.name for f in fields(PodRecord) if f.compare and f.name != "version")
 )
-
-
-class JobOwner(Protocol):
-    """A job, or its entry in the ledger."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def namespace(self) -> str: ...
-    @property
-    def uid(self) -> str: ...
-
-
-def _key(owner: JobOwner) -> OwnerKey:
-    return OwnerKey(owner.kind, owner.namespace, owner.uid)
 
 
 def _as_far_as_known(unreadable: Unreadable, old: JobRecord) -> JobRecord:
@@ -548,7 +534,7 @@ class Mirror:
 
     def pods_of(self, owner: JobOwner) -> Iterable[PodRecord]:
         """Pods in its namespace whose controller reference has its kind and uid, as :meth:`OwnedPods.belonging` has them."""
-        return self._owned.belonging(_key(owner))
+        return self._owned.belonging(OwnerKey.of(owner))
 
     @property
     def fleet(self) -> Fleet:
@@ -653,7 +639,7 @@ class Mirror:
 
     def _has_pods(self, job: JobRecord) -> bool:
         """Whether pods of the job, or of its indexes, have not ended."""
-        key = _key(job)
+        key = OwnerKey.of(job)
         keys = (key, *(key._replace(uid=uid) for uid in self._arrays.indexes(job.uid)))
         return any(not pod.terminal for each in keys for pod in self._owned.of(each).values())
 
@@ -697,7 +683,7 @@ class Mirror:
             self.touched.add(job.uid)  # other jobs can depend on it
             self._keep_indexes(self._arrays.put(job))
         if old is None or _base(old) != _base(job):
-            for pod in list(self._owned.of(_key(job)).values()):
+            for pod in list(self._owned.of(OwnerKey.of(job)).values()):
                 self._index(pod, self._arrays.owner(pod))
         for uid in self._kueue_pods.put_job(job):
             pod = self.pods[uid]
@@ -770,11 +756,11 @@ class Mirror:
             self.edited.add(job.uid)
             if not job.suspended and (old is None or old.podsets != job.podsets):
                 # Whether its pods hold what its slots request.
-                self.moved_pods.update(self._owned.of(_key(job)))
+                self.moved_pods.update(self._owned.of(OwnerKey.of(job)))
 
     def checkpoint_of(self, job: JobRecord, attempt: int) -> float | None:
         """The time of the gang's last checkpoint, as :meth:`OwnedPods.checkpoint` has it."""
-        return self._owned.checkpoint(_key(job), attempt, job.checkpoint_at)
+        return self._owned.checkpoint(OwnerKey.of(job), attempt, job.checkpoint_at)
 
     def requests(self) -> tuple[Record, ...]:
         """The objects other than a job from which the request of its pods and its priority follow. Namespaces are among them, because they select nodes."""

@@ -11,7 +11,7 @@ import pytest
 from queuectl.control.leader.periodic import NodeHealthWatch
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.fleet import Node
-from queuectl.domain.jobs import PodRecord
+from queuectl.domain.jobs import JobOwner, PodRecord
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.node_health import (
     FATAL_XIDS,
@@ -30,7 +30,7 @@ from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.lifecycle.nodes import requeued
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import Condition, NodeMeta, NodeStatus, WireNode
-from queuectl.state.mirror import JobOwner, Mirror
+from queuectl.state.mirror import Mirror
 from queuectl.state.nodes import Judgment, NodeHealthTracker
 from queuectl.telemetry.metrics import MetricsRecorder
 from queuectl.telemetry.signal.health import VENDORS_HEALTH, HealthQueries
