@@ -7,7 +7,8 @@ thumb, not a guarantee. Nor is it checked where past use alone decides, for that
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import product
 from typing import Final, TypeAlias
 
 from queuectl.domain.checks import CONTROLLERS, PROVISIONING
@@ -173,25 +174,25 @@ def account(workload: Workload) -> Account:
 
 
 class FirstGangs:
-    """The first gangs among those that wait for something with a name: of all accounts, and of each."""
+    """The first gangs that wait for a flavor of a ClusterQueue: of all accounts, and of each account."""
 
     def __init__(self) -> None:
-        self._first: dict[tuple[str, Account | None], Workload] = {}
+        self._first: dict[tuple[str, str, Account | None], Workload] = {}
 
-    def add(self, name: str, workload: Workload) -> None:
+    def add(self, queue: ClusterQueue, flavors: Iterable[str], workload: Workload) -> None:
         """Count a gang that waits."""
-        for whose in (None, account(workload)):
-            known = self._first.setdefault((name, whose), workload)
-            self._first[name, whose] = min(known, workload, key=place)
+        for flavor, whose in product(flavors, (None, account(workload))):
+            known = self._first.setdefault((queue.name, flavor, whose), workload)
+            self._first[queue.name, flavor, whose] = min(known, workload, key=place)
 
     def before(
-        self, index: PlanIndex, queue: ClusterQueue, names: Iterable[str], workload: Workload
+        self, index: PlanIndex, queue: ClusterQueue, flavors: Iterable[str], workload: Workload
     ) -> Workload | None:
         """A gang that waits for one of these and is surely considered before another gang of the queue."""
-        for name in sorted(names):
+        for flavor in sorted(flavors):
             # The first of all accounts has the highest priority: it is surely before the gang if any of another account is.
             for whose in (None, account(workload)):
-                first = self._first.get((name, whose))
+                first = self._first.get((queue.name, flavor, whose))
                 if first is None or place(first) > place(workload):
                     continue
                 if surely_before(index, queue, first, workload):
@@ -247,20 +248,18 @@ class _Requests:
 def _grown_first(index: PlanIndex) -> Iterator[PlanViolation]:
     """A pod that is added to an elastic gang although a gang before it waits for what it takes."""
     grown = [e.workload for e in index.snapshot.pending if e.workload.growth is not None]
-    waiting: dict[str, FirstGangs] = {}
-    left_out = _least_ranks(index, grown)
-    for workload in grown:
+    added = [workload for workload in grown if workload.uid in index.started]
+    left_out, waiting = _least_ranks(index, grown), _first_that_wait(index, added)
+    for workload in added:
         queue = index.queue_of(workload)
-        if workload.uid not in index.started or queue is None or workload.growth is None:
+        if queue is None or workload.growth is None:
             continue
         lower = left_out.get(workload.growth.base)
         if lower is not None and lower[0] < workload.growth.rank:
             text = f"is added to its gang before {lower[1]} of a lower rank"
             yield PlanViolation(PlanRule.ORDER, workload.uid, text)
-        if queue.name not in waiting:
-            waiting[queue.name] = _first_that_wait(index, queue)
         taken = _flavors_taken(index, workload.uid)
-        first = waiting[queue.name].before(index, queue, taken, workload)
+        first = waiting.before(index, queue, taken, workload)
         if first is not None:
             text = f"is added to its gang while {first.uid} is before it and waits"
             yield PlanViolation(PlanRule.ORDER, workload.uid, text)
@@ -277,16 +276,15 @@ def _least_ranks(index: PlanIndex, grown: list[Workload]) -> dict[str, tuple[int
     return least
 
 
-def _first_that_wait(index: PlanIndex, queue: ClusterQueue) -> FirstGangs:
-    """The first gangs of a queue that wait for room, by the flavors that they could use."""
-    first = FirstGangs()
-    for entry in index.snapshot.pending:
-        workload = entry.workload
-        if workload.grows or index.queue_of(workload) is not queue:
+def _first_that_wait(index: PlanIndex, added: Sequence[Workload]) -> FirstGangs:
+    """The gangs that wait for room in the ClusterQueues of the pods that are added to elastic gangs."""
+    first, names = FirstGangs(), {queue.name for queue in map(index.queue_of, added) if queue}
+    for entry in index.snapshot.pending if names else ():
+        workload, queue = entry.workload, index.queue_of(entry.workload)
+        if workload.grows or queue is None or queue.name not in names:
             continue
         if _waits_for_room(index, entry):
-            for flavor in _could_use(index, queue, workload):
-                first.add(flavor, workload)
+            first.add(queue, _could_use(index, queue, workload), workload)
     return first
 
 

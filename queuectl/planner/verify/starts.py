@@ -33,6 +33,7 @@ from queuectl.planner.verify.running_use import Use, add_use
 
 _SLACK = 60.0  # seconds that the gangs before a planned start can take to stop
 _MOST_OVERRUNS = 2
+_ANY_FLAVOR = ("",)
 
 
 def check_planned(index: PlanIndex) -> Iterator[PlanViolation]:
@@ -171,7 +172,7 @@ def _unknown_lengths(index: PlanIndex) -> Iterator[PlanViolation]:
         workload, queue = entry.workload, index.queue_of(entry.workload)
         if queue is None or workload.duration is not None or entry.lease is not None:
             continue
-        ahead = first.before(index, queue, (queue.name,), workload)
+        ahead = first.before(index, queue, _ANY_FLAVOR, workload)
         if ahead is not None:
             text = f"of unknown length, passes {ahead.uid}"
             yield PlanViolation(PlanRule.PLANNED_START, uid, text)
@@ -190,7 +191,7 @@ def _first_that_wait(index: PlanIndex) -> FirstGangs:
             continue  # it holds back no gang
         if never(refusal) or refusal.lease is not None or inadmissible(index, entry) is not None:
             continue
-        first.add(queue.name, workload)
+        first.add(queue, _ANY_FLAVOR, workload)
     return first
 
 
