@@ -22,11 +22,12 @@ from queuectl.cli.client import (
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind, Workload
+from queuectl.cli.render import cost_lines
 from queuectl.client.client import Client
 from queuectl.client.errors import WaitTimeout
 from queuectl.domain.checks import CheckState
 from queuectl.domain.commands import HIGHEST_PRIORITY, LOWEST_PRIORITY, Action
-from queuectl.domain.words import counted, counted_gpus, format_time, gpu_hours_of
+from queuectl.domain.words import counted, format_time
 
 if TYPE_CHECKING:
     from queuectl.client.types import CommandJson, PreviewJson
@@ -301,8 +302,8 @@ def _preview(client: Client, action: Action, workload: Json, **more: Any) -> Non
     if gpus is None or lost is None:
         typer.echo("  cost not known: this server does not watch the cluster yet")
         return
-    typer.echo(f"  frees   {counted_gpus(gpus)}")
-    typer.echo(f"  loses   {counted(lost, 'GPU-second')} of work ({gpu_hours_of(lost)})")
+    for line in cost_lines(gpus, lost):
+        typer.echo(line)
     typer.echo(f"  notice  {f'{notice:.0f} s' if notice else 'none'}")
     typer.echo(f"  starts  {_starts(answer)}")
 

@@ -11,7 +11,7 @@ import typer
 
 from queuectl.cli import complete, connection, program
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.client import options
+from queuectl.client import options, requests
 from queuectl.client.client import Client
 from queuectl.client.errors import NotPermitted
 from queuectl.client.requests import by_cursor, segment
@@ -101,8 +101,7 @@ def workload_ref(name: str, namespace: str | None) -> str:
 
 def workload_path(name: str, namespace: str | None) -> str:
     """Path of such a workload. Raises CommandFailed."""
-    scope, _, bare = workload_ref(name, namespace).rpartition("/")
-    return f"{PREFIX}/namespaces/{segment(scope)}/workloads/{segment(bare)}"
+    return requests.workload_path(workload_ref(name, namespace), "")
 
 
 def read_config(client: Client, kind: ConfigKind, path: str, **query: object) -> Json:

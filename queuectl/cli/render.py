@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from queuectl.cli import terminal
-from queuectl.domain.words import has_controls, one_line
+from queuectl.domain.words import counted, counted_gpus, gpu_hours_of, has_controls, one_line
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -263,6 +263,12 @@ def expected(start: Json | None, now: datetime | None = None) -> str:
         return "overdue"
     median, last = until(start["median"], now), until(start["p90"], now) or "unknown"
     return median if median == last else f"{median}-{last}"
+
+
+def cost_lines(gpus: float, lost: int) -> list[str]:
+    """The GPUs that evictions free, and the GPU-seconds of work that they lose, below a headline."""
+    work = f"{counted(lost, 'GPU-second')} of work ({gpu_hours_of(lost)})"
+    return [f"  frees   {counted_gpus(gpus)}", f"  loses   {work}"]
 
 
 def used(use: Json) -> str:

@@ -11,9 +11,10 @@ from queuectl.cli import complete
 from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.render import cost_lines
 from queuectl.cli.targets import Target, refused, target_kind
 from queuectl.client.errors import RequestRefused
-from queuectl.domain.words import counted, counted_gpus, gpu_hours_of
+from queuectl.domain.words import counted
 
 _WORKLOADS: Final = "use `queuectl hold` and `queuectl release`"
 _STOPPABLE: Final = ("ClusterQueue", "LocalQueue")
@@ -125,10 +126,8 @@ def _previewed(target: Target, answer: Json) -> list[str]:
         return [
             f"{head}; evictions not known: this server does not watch the cluster yet; run the command again"
         ]
-    lost = drains["lostGpuSeconds"]
     return [
         head,
         f"  evicts  {counted(drains['gangs'], 'gang')} with {counted(drains['pods'], 'pod')}",
-        f"  frees   {counted_gpus(drains['gpus'])}",
-        f"  loses   {counted(lost, 'GPU-second')} of work ({gpu_hours_of(lost)})",
+        *cost_lines(drains["gpus"], drains["lostGpuSeconds"]),
     ]

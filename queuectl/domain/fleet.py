@@ -298,18 +298,25 @@ class Node:
         """Whether it is usable and not cordoned."""
         return self.usable and not self.unschedulable
 
+    def serves(self, resource: str, backed: Container[str]) -> bool:
+        """Whether pods get a resource from the node itself.
+
+        ``backed``: extended resources for which a node without them can offer devices of a DeviceClass.
+        """
+        return resource not in backed or resource in self.allocatable
+
     def takes(
         self, rules: NodeRules, requests: Resources, backed: Container[str] = frozenset()
     ) -> bool:
         """Whether a new pod runs on this node, where another one ran: the rules permit it, and the node alone has the resources.
 
-        ``backed``: extended resources for which a node without them can offer devices of a DeviceClass.
+        ``backed``: see :meth:`serves`.
         """
         return (
             self.usable
             and rules.refusal(self) is None
             and all(
-                value <= self.allocatable[name] or (name in backed and name not in self.allocatable)
+                value <= self.allocatable[name] or not self.serves(name, backed)
                 for name, value in requests.items()
             )
         )

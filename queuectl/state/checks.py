@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from queuectl.domain.fleet import Node
 from queuectl.domain.jobs import JobRecord, PodRecord
@@ -65,6 +66,9 @@ def _misplaced(
             return
 
 
+_DELETED: Final = Node("")
+
+
 @dataclass(frozen=True)
 class CommittedSlots:
     """The committed slots of one moment, which a thread can add up.
@@ -98,9 +102,9 @@ class CommittedSlots:
             for podset in entry.placement.podsets if entry.placement is not None else ():
                 for node, count in podset.nodes:
                     use = sums.setdefault(node, Counter())
-                    has = self.nodes[node].allocatable if node in self.nodes else NOTHING
+                    own = self.nodes.get(node, _DELETED)
                     for name, amount in shapes.get(podset.podset, NOTHING).items():
-                        if name not in self.backed or name in has:
+                        if own.serves(name, self.backed):
                             use[name] += amount * count
                     known = newest.setdefault(node, entry)
                     if (entry.started_at or 0.0) > (known.started_at or 0.0):
