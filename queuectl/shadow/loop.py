@@ -1,8 +1,8 @@
 """The process of shadow mode: elects a leader, which reads the cluster at intervals and stores what each observation adds.
 
 The leader has no actuator, and its client of the API server sends no write but those of the Lease. A new leader continues from the
-last observation in the database, so a change of the leader loses only the observations in between. The work of one observation takes at most a tenth of the
-time: an observation that takes long delays the next one. The simulated report is made in a child process.
+last observation in the database, so a change of the leader loses only the observations in between. The work of one observation takes
+at most a tenth of the time: an observation that takes long delays the next one. The simulated report is made in a child process.
 """
 
 from __future__ import annotations

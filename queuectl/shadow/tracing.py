@@ -1,7 +1,8 @@
 """From two observations that follow each other to the trace: which gangs arrived, started, stopped and left, and which nodes changed.
 
 A change between two observations is somewhere between them. The times of objects make the bounds tighter, and only inside these bounds: clocks of
-others can be wrong. If the clock of the observations is set back by more than an hour, the trace begins again. A gang that is missing at one observation and is there again within an hour has not left: its object could not be read.
+others can be wrong. If the clock of the observations is set back by more than an hour, the trace begins again. A gang that is missing
+at one observation and is there again within an hour has not left: its object could not be read.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ async def _main(gangs: int, nodes: int, queues_: int, seconds: float) -> None:
             began = time.process_time()
             book = await store.shadow.book(BEGIN + until - 3600.0)
             print(f"book: {len(book.gangs)} gangs, {time.process_time() - began:.2f} s", flush=True)
-            _time_moment(book, snapshot, until)
+            _time_observation(book, snapshot, until)
             before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
             simulation = ChildSimulation(url, SECONDS, 60.0, seconds)
             report = await simulation(_without_nodes(snapshot), BEGIN + until)
@@ -197,7 +197,7 @@ async def _main(gangs: int, nodes: int, queues_: int, seconds: float) -> None:
             await store.close()
 
 
-def _time_moment(book: TraceBook, snapshot: Snapshot, until: float) -> None:
+def _time_observation(book: TraceBook, snapshot: Snapshot, until: float) -> None:
     shown = tuple(seen(one) for one in book.gangs.values() if one.gone is None)
     observation = Observation(
         BEGIN + until + SECONDS, 0.0, 0.0, gangs=shown, nodes=snapshot.fleet.nodes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,22 @@ async def test_the_answer_to_a_patch_is_read_at_each_depth_of_its_field_owners(
         assert await writer.patch_job("Job", "a", "train", PATCH) == 8
 
 
+async def create_event(
+    folder: Path, answers: Callable[[web.Request], Awaitable[web.Response]], message: str
+) -> None:
+    """Create an Event on a server that answers each POST in this way."""
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answers)
+    async with TestServer(app) as there:
+        assert there.port is not None
+        api = await Api.connect(Connection(kubeconfig=kubeconfig(folder, there.port)))
+        job = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", ())
+        try:
+            await Events(api).create(job, "Normal", "Held", message)
+        finally:
+            await api.close()
+
+
 @pytest.mark.parametrize("code", [403, 404, 409, 422])
 async def test_an_event_that_a_webhook_refuses_is_refused(tmp_path: Path, code: int) -> None:
     """No code means that the watch is behind, for which the creation is repeated."""
@@ -123,15 +139,8 @@ async def test_an_event_that_a_webhook_refuses_is_refused(tmp_path: Path, code: 
     async def refuses(_: web.Request) -> web.Response:
         return web.Response(status=code, body=NO, content_type="application/json")
 
-    app = web.Application()
-    app.router.add_post("/{path:.*}", refuses)
-    async with TestServer(app) as there:
-        assert there.port is not None
-        api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, there.port)))
-        job = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", ())
-        with pytest.raises(WriteRefused, match="a webhook denies it"):
-            await Events(api).create(job, "Normal", "Held", "held")
-        await api.close()
+    with pytest.raises(WriteRefused, match="a webhook denies it"):
+        await create_event(tmp_path, refuses, "held")
 
 
 async def test_the_note_of_an_event_controls_no_terminal(tmp_path: Path) -> None:
@@ -144,13 +153,5 @@ async def test_the_note_of_an_event_controls_no_terminal(tmp_path: Path) -> None
             {"metadata": {"name": "train-1", "uid": "u2", "resourceVersion": "8"}}
         )
 
-    app = web.Application()
-    app.router.add_post("/{path:.*}", created)
-    async with TestServer(app) as there:
-        assert there.port is not None
-        api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, there.port)))
-        job = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", ())
-        text = "held for x\x1b]0;PWNED\x07\x9b2J\u202e"
-        await Events(api).create(job, "Normal", "Held", text)
-        await api.close()
+    await create_event(tmp_path, created, "held for x\x1b]0;PWNED\x07\x9b2J\u202e")
     assert notes == [r"held for x\u001b]0;PWNED\u0007\u009b2J\u202e"]

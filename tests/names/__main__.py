@@ -1,7 +1,8 @@
 """Checks the names of the code: ``python -m tests.names``.
 
 A public name, a parameter, and a local value that lives longer than ``LINES`` lines state a meaning: a word of ``EMPTY`` fits any
-value. The spelling is American. The docstring of a class begins with a noun or a verb that states what the class is or does. It prints a line for each such name, and exits with 1 if there are any.
+value. The spelling is American. The docstring of a class begins with a noun or a verb that states what the class is or does. It prints a
+line for each finding, and exits with 1 if there are any.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ READS = {"get", "list", "watch"}
 
 
 @dataclass(frozen=True)
-class Beside:
+class ShadowedKueue:
     """A Kueue with its cluster, and queuectl in shadow mode.
 
     Attributes:
@@ -130,7 +130,7 @@ def _two_bound(client: Client, name: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
+def shadowed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShadowedKueue]:
     folder = kueue_folder()
     logs = tmp_path_factory.mktemp("audit")
     with pytest.MonkeyPatch.context() as patch:
@@ -155,7 +155,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
                 try:
                     controller.wait_ready()
                     [audit] = logs.iterdir()
-                    yield Beside(client, kueue, controller, audit, before)
+                    yield ShadowedKueue(client, kueue, controller, audit, before)
                 finally:
                     controller.stop()
             finally:
@@ -167,64 +167,64 @@ def workloads(client: Client) -> list[Document]:
     return list(client.get(f"/apis/{API}/namespaces/{SPACE}/workloads")["items"])
 
 
-def test_an_admitted_gang_whose_pods_have_no_node_is_reported(beside: Beside) -> None:
-    stuck = beside.until("stuck", state="Unbound", unboundHours=bool)
+def test_an_admitted_gang_whose_pods_have_no_node_is_reported(shadowed: ShadowedKueue) -> None:
+    stuck = shadowed.until("stuck", state="Unbound", unboundHours=bool)
     assert (stuck["gpus"], stuck["pods"]) == (24.0, 3)
     assert stuck["unboundGpuHours"] == pytest.approx(8 * stuck["unboundHours"], abs=1e-4)
     assert stuck["admittedAt"] is not None
-    assert beside.report()["observed"]["total"]["gpus"] == 32.0
+    assert shadowed.report()["observed"]["total"]["gpus"] == 32.0
 
 
-def test_a_waiting_gang_has_the_reason_of_queuectl(beside: Beside) -> None:
-    waits = beside.until("waits", state="Waiting", waitedHours=bool)
+def test_a_waiting_gang_has_the_reason_of_queuectl(shadowed: ShadowedKueue) -> None:
+    waits = shadowed.until("waits", state="Waiting", waitedHours=bool)
     assert (waits["fitsSince"], waits["startableGpuHours"]) == (None, 0.0)
     assert waits["reasons"][0]["code"] == "WaitingForQuota"
     assert GPU in waits["message"]
 
 
-def test_the_gangs_of_kueue_are_untouched(beside: Beside) -> None:
-    assert shown(beside.client) == beside.before
+def test_the_gangs_of_kueue_are_untouched(shadowed: ShadowedKueue) -> None:
+    assert shown(shadowed.client) == shadowed.before
 
 
-def test_a_gang_that_fits_while_its_controller_hangs_is_reported(beside: Beside) -> None:
-    client = beside.client
+def test_a_gang_that_fits_while_its_controller_hangs_is_reported(shadowed: ShadowedKueue) -> None:
+    client = shadowed.client
     client.delete(f"/apis/batch/v1/namespaces/{SPACE}/jobs/stuck", propagationPolicy="Background")
     wait_until(lambda: bound(client, "waits") == 1, "Kueue starts the next gang", 60.0)
-    beside.until("waits", state="Elsewhere")
+    shadowed.until("waits", state="Elsewhere")
     registration = "/apis/admissionregistration.k8s.io/v1"
     for kind in ("mutating", "validating"):
         listed = f"{registration}/{kind}webhookconfigurations"
         for one in client.get(listed)["items"]:
             client.delete(f"{listed}/{one['metadata']['name']}")
-    os.kill(beside.kueue.pid, signal.SIGSTOP)
+    os.kill(shadowed.kueue.pid, signal.SIGSTOP)
     # The API server calls the webhooks for an observation longer.
     wait_until(lambda: bool(client.apply(job("late", 1))), "the API server takes a job", 60.0)
-    late = beside.until("late", state="Waiting", startableGpuHours=bool)
+    late = shadowed.until("late", state="Waiting", startableGpuHours=bool)
     assert late["startableGpuHours"] == pytest.approx(8 * late["fittedHours"], abs=1e-4)
     assert late["fitsSince"] is not None
-    total = beside.report()["observed"]["total"]
+    total = shadowed.report()["observed"]["total"]
     assert total["freeWhileFittingGpuHours"] >= total["startableGpuHours"] > 0.0
-    os.kill(beside.kueue.pid, signal.SIGCONT)
+    os.kill(shadowed.kueue.pid, signal.SIGCONT)
     wait_until(lambda: bound(client, "late") == 1, "Kueue starts it", 60.0)
-    beside.until("late", state="Elsewhere", fitsSince=None)
+    shadowed.until("late", state="Elsewhere", fitsSince=None)
 
 
-def test_the_report_is_a_page_too(beside: Beside) -> None:
-    page = get_plain(f"{beside.controller.api}/api/v1/reports/shadow/page?since=1h")
+def test_the_report_is_a_page_too(shadowed: ShadowedKueue) -> None:
+    page = get_plain(f"{shadowed.controller.api}/api/v1/reports/shadow/page?since=1h")
     assert page.is_success
     assert f"{SPACE}/" in page.text
-    assert get_plain(f"{beside.controller.api}/ui/shadow").is_success
+    assert get_plain(f"{shadowed.controller.api}/ui/shadow").is_success
 
 
 @pytest.mark.timeout(1000)
-def test_the_simulated_report_continues_from_the_first_moment(beside: Beside) -> None:
+def test_the_simulated_report_continues_from_the_first_observation(shadowed: ShadowedKueue) -> None:
     """It has the gang that ran at the first observation, those that Kueue started late, and their waiting times on both sides.
 
     The next report is made after at least ten times the duration of the last one, which is long on a busy machine.
     """
 
     def made() -> dict[str, Any]:
-        return dict(beside.report()["simulated"] or {})
+        return dict(shadowed.report()["simulated"] or {})
 
     wait_until(lambda: made().get("gangs", 0) >= 4, "a report with the gang that came late", 450.0)
     report = made()
@@ -239,20 +239,20 @@ def test_the_simulated_report_continues_from_the_first_moment(beside: Beside) ->
     assert made()["began"] == began
 
 
-def test_a_new_process_continues_from_the_last_observation(beside: Beside) -> None:
-    hours = beside.report()["observed"]["total"]["observedHours"]
-    beside.controller.kill()
-    beside.controller.restart()
-    beside.controller.wait_ready()
+def test_a_new_process_continues_from_the_last_observation(shadowed: ShadowedKueue) -> None:
+    hours = shadowed.report()["observed"]["total"]["observedHours"]
+    shadowed.controller.kill()
+    shadowed.controller.restart()
+    shadowed.controller.wait_ready()
     wait_until(
-        lambda: beside.report()["observed"]["total"]["observedHours"] > hours,
+        lambda: shadowed.report()["observed"]["total"]["observedHours"] > hours,
         "time is observed again",
         60.0,
     )
 
 
-def test_queuectl_has_written_nothing_but_its_lease(beside: Beside) -> None:
-    lines = [json.loads(line) for line in beside.audit.read_text().splitlines()]
+def test_queuectl_has_written_nothing_but_its_lease(shadowed: ShadowedKueue) -> None:
+    lines = [json.loads(line) for line in shadowed.audit.read_text().splitlines()]
     own = [one for one in lines if one["user"]["username"] == ACCOUNT]
     assert {one["verb"] for one in own} >= {"list", "watch", "patch"}
     followed = {one["objectRef"]["resource"] for one in own if one["verb"] == "watch"}

@@ -275,7 +275,7 @@ def test_an_object_that_was_left_out_is_read_again_after_an_edit():
     assert (observation.left_out, fitting(observation)) == ((), {"w": 8.0})
 
 
-def test_many_objects_that_cannot_be_read_are_left_out_in_several_moments():
+def test_many_objects_that_cannot_be_read_are_left_out_in_several_observations():
     observer = ClusterObserver(SolverLimits())
     broken = [workload(f"broken-{n}", 1, 1) for n in range(30)]
     for one in broken:
@@ -287,7 +287,7 @@ def test_many_objects_that_cannot_be_read_are_left_out_in_several_moments():
     assert (len(observation.left_out), fitting(observation)) == (30, {"w": 8.0})
 
 
-def test_objects_that_stay_unreadable_and_change_all_the_time_end_no_moment():
+def test_objects_that_stay_unreadable_and_change_all_the_time_end_no_observation():
     """A newer Kueue has a field that queuectl does not read, and writes the status of each Workload all the time."""
     observer = ClusterObserver(SolverLimits())
     lost, observations = 0, []
