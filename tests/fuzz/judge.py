@@ -289,8 +289,12 @@ class Quota:
 
 
 def charges(config: QueueConfig, workload: Workload, placement: Placement) -> Use:
-    """The quota of its queue that a gang uses."""
-    queue = config.cluster_queue_of(workload.namespace, workload.queue)
+    """The quota that a gang uses: of the ClusterQueue that it started in, wherever its LocalQueue now leads, else of that of its LocalQueue."""
+    queue = (
+        config.cluster_queue_of(workload.namespace, workload.queue)
+        if workload.charged_queue is None
+        else config.cluster_queues.get(workload.charged_queue)
+    )
     found: Use = defaultdict(int)
     by_name = {podset.name: podset for podset in workload.podsets}
     for placed in placement.podsets if queue is not None else ():

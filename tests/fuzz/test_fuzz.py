@@ -20,7 +20,7 @@ from tests.fuzz.judge import complaints
 from tests.fuzz.manifests import Manifests
 from tests.fuzz.selectors import Selectors
 from tests.fuzz.snapshots import Snapshots
-from tests.planner.build import gang, node, podset, queue, world
+from tests.planner.build import gang, holding, node, podset, queue, world
 
 SEEDS = {
     "clusters": range(20),
@@ -119,3 +119,19 @@ def test_the_judge_counts_quota() -> None:
     config = replace(snapshot.config, cluster_queues={less.name: less})
     [found] = complaints(replace(snapshot, config=config), made)
     assert found.startswith("a takes 16 of 8 nvidia.com/gpu")
+
+
+@pytest.mark.parametrize(("charged", "complains"), [(None, True), ("other", False)])
+def test_the_judge_counts_a_running_gang_where_it_started(
+    charged: str | None, complains: bool
+) -> None:
+    """Its LocalQueue can lead to another ClusterQueue since then."""
+    snapshot, made = _scene()
+    runs = replace(gang("runs", podset(gpu=8)), charged_queue=charged)
+    other = replace(queue(gpu=8), name="other")
+    config = replace(
+        snapshot.config, cluster_queues={**snapshot.config.cluster_queues, other.name: other}
+    )
+    before = replace(snapshot, config=config, admitted=(holding(runs, {"n2": 1}),))
+    found = [text for text in complaints(before, made) if "nvidia.com/gpu of default" in text]
+    assert bool(found) is complains
