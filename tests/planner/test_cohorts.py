@@ -434,6 +434,18 @@ def test_a_lender_that_was_borrowed_from_gets_that_reason() -> None:
     )
 
 
+def test_a_lender_to_another_branch_of_its_cohort_tree_gets_the_name_of_the_whole_tree() -> None:
+    made = planned(
+        [flavor(), cohort("left", "top"), cohort("right", "top")],
+        [*cluster_queue("a", 4, "left"), *cluster_queue("c", 4, "right")],
+        workload("borrower", "c", 7, flavor="default"),
+        workload("owner", "a", 4, at=1),
+    )
+    assert made.reason("owner")["message"].endswith(
+        "but other queues of cohort top have borrowed 3 of it"
+    )
+
+
 def test_the_reason_of_a_queue_that_uses_its_own_quota_does_not_state_that_others_borrow_it() -> (
     None
 ):

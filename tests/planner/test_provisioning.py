@@ -601,23 +601,31 @@ def backfilling(quota: ClusterQueue) -> ClusterQueue:
     return replace(quota, strategy=QueueingStrategy.BACKFILL, backfill=Backfill(delay=0.0))
 
 
-def delayed(made: Plan) -> bool:
-    """Whether the gang ``asks`` waits because it would delay the gang ``first``, which keeps its time."""
+def delayed(made: Plan) -> str:
+    """Why the gang ``asks`` would delay the gang ``first``, which keeps its time."""
     assert [(each.uid, each.start.at - NOW) for each in made.planned] == [("first", 1000.0)]
     reason = next(refusal.reasons[0] for refusal in made.pending if refusal.uid == "asks")
-    return reason.code is Code.WOULD_DELAY and reason.details["behind"] == "team/first"
+    assert reason.code is Code.WOULD_DELAY
+    assert reason.details["behind"] == "team/first"
+    return reason.message
 
 
-@pytest.mark.parametrize("seconds", [None, 100.0, 1000.0])
+RESERVES = "capacity would be reserved for it until it can start, and this would delay team/first"
+BEHIND = "Backfill: it waits behind team/first, because the end of its run is unknown"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "why"), [(None, BEHIND), (100.0, RESERVES), (1000.0, RESERVES)]
+)
 def test_no_nodes_are_requested_for_a_gang_whose_quota_would_delay_a_planned_start(
-    seconds: float | None,
+    seconds: float | None, why: str
 ) -> None:
     """The first gang of a Backfill queue waits for the quota of a gang that runs on one of its nodes."""
     first = limited(small("first", 2), 100.0)
     asks = limited(gang("asks", podset(gpu=8, select={"pool": "new"}), queued_at=1.0), seconds)
     line = backfilling(of_quota(16))
     made = decided(checked(world(TWO_NODES, [first, asks], [BUSY], line)))
-    assert delayed(made)
+    assert delayed(made).startswith(why)
     assert awaits(made) == []
     assert awaits(decided(checked(world(TWO_NODES, [asks], [BUSY], line)))) == ["asks"]
 
@@ -632,5 +640,5 @@ def test_no_nodes_are_requested_for_a_gang_that_uses_a_claim_of_a_planned_start(
     made = decided(
         checked(world(TWO_NODES, [first, asks], [BUSY], backfilling(two), flavors=FLAVORS), on_spot)
     )
-    assert delayed(made)
+    assert delayed(made).startswith("it would still use a ResourceClaim that team/first needs")
     assert awaits(made) == []

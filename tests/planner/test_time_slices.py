@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from queuectl.domain.diagnosis import Remedy
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.queues import (
@@ -104,6 +105,17 @@ def test_only_the_first_gang_that_waits_gets_a_time_slice() -> None:
     assert [v[1] for v in victims(world(NODES, [never, *pending[1:]], running, sliced()))] == [
         "small"
     ]
+
+
+def test_an_explanation_states_that_the_time_slice_is_for_an_earlier_gang() -> None:
+    running = [ran(SLICE, "r", 4, priority=-1), ran(SLICE - 100, "s", 4)]
+    pending = [of("large", 8, 1.0), of("small", 4, 2.0)]
+    rule = replace(sliced(), strategy=QueueingStrategy.BEST_EFFORT_FIFO)
+    fixes = diagnose(world(NODES, pending, running, rule), "small").suggested_fixes
+    [end] = [fix.message for fix in fixes if fix.remedy is Remedy.END_OTHERS]
+    assert end == (
+        "end 1 gang: team/r (an earlier gang of ClusterQueue main waits for its time slice)"
+    )
 
 
 @pytest.mark.parametrize("first", [{"preempts": False}, {"claims": ("data",)}])

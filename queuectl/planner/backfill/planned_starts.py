@@ -222,13 +222,16 @@ class PlannedStarts:
             return why
         gangs, self.gangs = self.gangs, ahead
         self.state.hold(HeldCapacity(request, node_counts, until))
-        stand = self.needs_claim(request) is None and self.stand()
+        why = self.needs_claim(request)
+        if why is None and not self.stand():
+            first = self._first_delayed(request, ahead)
+            why = refusals.reserving_delays(first.request.pending.workload.ref, first.at)
         self.state.give_up(request, node_counts)
-        if stand:
+        if why is None:
             placed = {gang.uid: gang for gang in self.gangs}
             gangs = [placed.get(gang.uid, gang) for gang in gangs]
         self.gangs = gangs
-        return None if stand else self._delays(request, ahead)
+        return why
 
     def needs_claim(self, request: GangRequest) -> Reason | None:
         """Why a gang leaves a ResourceClaim to a planned start; None if it does not."""
@@ -392,10 +395,14 @@ class PlannedStarts:
         )
 
     def _delays(self, request: GangRequest, ahead: list[PlannedGang]) -> Reason:
-        in_the_way = (gang for gang in ahead if self.timeline.holds(request, gang.at))
-        first = next(in_the_way, ahead[0])
+        first = self._first_delayed(request, ahead)
         longest = min(gang.at for gang in ahead) - self.timeline.now
         return refusals.delays(first.request.pending.workload.ref, first.at, longest, request)
+
+    def _first_delayed(self, request: GangRequest, ahead: list[PlannedGang]) -> PlannedGang:
+        """The first planned gang whose start falls into the time of a gang."""
+        during = (gang for gang in ahead if self.timeline.holds(request, gang.at))
+        return next(during, ahead[0])
 
     def _keeps_whole_node(self, first: PlannedGang) -> Reason:
         return refusals.keeps_whole_node(first.request.pending.workload.ref, first.at)

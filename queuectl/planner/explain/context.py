@@ -170,6 +170,7 @@ class GangContext:
         state.evicted.update(gang.workload.uid for gang in evicted_by(self.cycle))
         if Limit.ORDER in holders:
             state.admissions.extend(self.cycle.state.admissions)
+            state.turns |= self.cycle.state.turns
         out = {gang.workload.uid for gang in gone}
         for known in chain.from_iterable(part.reservations for part in parts):
             there = known.victims if Limit.RUNNING in holders else ()

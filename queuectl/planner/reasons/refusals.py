@@ -217,6 +217,21 @@ def delays(ref: str, at: float, longest: float, request: GangRequest) -> Reason:
     return Reason(Code.WOULD_DELAY, text, details | {"mostSeconds": max(0.0, longest)})
 
 
+def reserving_delays(ref: str, at: float) -> Reason:
+    """It does not fit yet, and the capacity that would be reserved until it starts is what a planned start needs.
+
+    Args:
+        ref: of the gang with the planned start, as ``namespace/name``.
+        at: unix seconds of that start.
+    """
+    until = format_time(at)
+    text = (
+        "capacity would be reserved for it until it can start, "
+        f"and this would delay {ref}, which has a planned start at {until}"
+    )
+    return Reason(Code.WOULD_DELAY, text, {"behind": ref, "plannedStart": until})
+
+
 def keeps_whole_node(ref: str, at: float) -> Reason:
     """It fits now on a node that is completely free. A planned start needs several nodes, and a learned run time is not certain enough.
 
@@ -467,7 +482,8 @@ class _Short:
         left = max(0, self.left + sum(amount for _, amount in self.kept))
         if left < own:
             lent = self.quantity(own - left)
-            return f"{text}, but other queues of cohort {cohort} have borrowed {lent} of it"
+            tree = self.pool.root.name  # the borrower can be in another branch of it
+            return f"{text}, but other queues of cohort {tree} have borrowed {lent} of it"
         if self.borrows_at is not None:
             until = format_time(self.borrows_at)
             return f"{text}, no borrowing before {until} because it was evicted"
