@@ -289,7 +289,7 @@ class Quota:
 
 
 def charges(config: QueueConfig, workload: Workload, placement: Placement) -> Use:
-    """The quota that a gang uses: of the ClusterQueue that it started in, wherever its LocalQueue now leads, else of that of its LocalQueue."""
+    """The quota that a gang uses. A running gang uses quota of the ClusterQueue that it started in, wherever its LocalQueue leads now."""
     queue = (
         config.cluster_queue_of(workload.namespace, workload.queue)
         if workload.charged_queue is None
