@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -71,22 +71,22 @@ def _below(kind: inspect.Type, part: str) -> Iterator[inspect.Type]:
 def _with_keys(body: Any, wire: type[Any], parts: Sequence[str], message: str) -> str:
     """The path with the first wrong key of each map."""
     trail: list[_Place] = []
-    path, value = "", body
+    path = ""
     for part in parts:
         place: _Place = int(part[1:-1]) if part[0] == "[" and part != _KEY else part
         if part == _KEY:
-            place = _wrong_key(body, wire, trail, value, message)
+            place = _wrong_key(body, wire, trail, message)
         path += part if isinstance(place, int) else f".{bounded(place)}"
         trail.append(place)
-        value = value[place]
     return path.removeprefix(".")
 
 
-def _wrong_key(
-    body: Any, wire: type[Any], trail: Sequence[_Place], mapping: Mapping[str, Any], message: str
-) -> str:
+def _wrong_key(body: Any, wire: type[Any], trail: Sequence[_Place], message: str) -> str:
     """The key of a map whose value is wrong: the decoder finds the same error with half of the entries, as long as that one is among them."""
-    keys = list(mapping)
+    mapping = body
+    for place in trail:
+        mapping = mapping[place]
+    keys: list[str] = list(mapping)
     while len(keys) > 1:
         half = keys[: len(keys) // 2]
         tried = _replaced(body, trail, {key: mapping[key] for key in half})

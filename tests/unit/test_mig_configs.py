@@ -203,6 +203,7 @@ def test_configurations_are_read_in_the_form_of_mig_parted() -> None:
         (flavor({"x": [entry({"1g.10gb": 0})]}), "expected `int` >= 1"),
         (flavor({"x": [entry(devices=[1, 1])]}), "x[0].devices: GPU '1' occurs 2 times"),
         (flavor({"x": [entry(devices="some")]}), "devices"),
+        (flavor({"x": [entry(), {"mig-enabled": False}]}), "spec.policy.migConfigs.x[1].devices: is required"),
         (flavor({"x": [{**entry(), "mig-devices": {"1g.10gb": 1}}]}), "must be empty with mig-enabled: false"),
         (flavor({"x": [{**entry(), "device-filter": "0x233010DE"}]}), "x[0].device-filter: is not supported"),
         (
