@@ -26,7 +26,8 @@ SEEDS = {
     "clusters": range(20),
     "documents": range(16),
     "selectors": range(20),
-    "snapshots": range(3),
+    # Two podsets that require one node, one of them without a flavor: the verifier named the node by another topology.
+    "snapshots": (*range(3), 858301284),
     # Gangs that never fit changed whether later gangs were placed together with the first one, when heads were ranked again, and which of
     # several equal gangs nodes were requested for.
     "answers": (*range(30), 57313, 60100, 88156),

@@ -22,6 +22,9 @@ from queuectl.domain.workload import (
 from queuectl.planner.verify.order import place, surely_before
 from queuectl.planner.verify.plan_index import PlacedGang, PlanIndex, PlanRule, PlanViolation
 
+_Group: TypeAlias = list[tuple[PodSet, PodSetPlacement]]
+"""The podsets of a group, or a podset alone, with their placements or the shares of these."""
+
 # ---- Balanced podsets
 
 
@@ -55,9 +58,9 @@ def _amounts(
         if p.name == podset.name or (p.group is not None and p.group == podset.group)
     ]
     members = [p for p, _ in group]
-    levels = _levels(index, claim, placed, members)
+    levels = _levels(index, claim, placed, group)
     names = {name for _, own in group for name, _ in own.nodes}
-    topologies = index.topologies_for(placed, levels_asked(members))
+    topologies = _topologies(index, placed, group)
     holding = _holding(index, topologies, levels, members, names)
     if holding == len(levels) - 1:
         return []
@@ -71,15 +74,26 @@ def _amounts(
 
 
 def _levels(
-    index: PlanIndex, claim: PlacedGang, placed: PodSetPlacement, members: Sequence[PodSet]
+    index: PlanIndex, claim: PlacedGang, placed: PodSetPlacement, group: _Group
 ) -> list[str]:
     """The levels of the topology that count for a group, coarse to fine; the node is the last."""
-    asked = [level for level in levels_asked(members) if index.counts(claim, placed, level)]
-    known = [t for t in index.topologies_for(placed, asked) if set(asked) <= set(t.levels)]
-    if not asked and not index.flavors_of(placed):
+    placements = [own for _, own in group]
+    asked = [
+        level
+        for level in levels_asked(podset for podset, _ in group)
+        if index.counts(claim, placed, placements, level)
+    ]
+    topologies = index.topologies_for(placed, placements, asked)
+    known = [t for t in topologies if set(asked) <= set(t.levels)]
+    if not asked and not any(map(index.flavors_of, placements)):
         known = [t for t in known if _shows_all(index, t)]
     levels = known[0].levels if known else tuple(dict.fromkeys(asked))
     return [*(level for level in levels if level != HOSTNAME), HOSTNAME]
+
+
+def _topologies(index: PlanIndex, placed: PodSetPlacement, group: _Group) -> list[Topology]:
+    asked = levels_asked(podset for podset, _ in group)
+    return index.topologies_for(placed, [own for _, own in group], asked)
 
 
 def _shows_all(index: PlanIndex, topology: Topology) -> bool:
@@ -224,9 +238,9 @@ def _flavor_refusal(index: PlanIndex, flavor: ResourceFlavor, node: Node) -> str
     return None
 
 
-def _groups(claim: PlacedGang) -> Iterator[tuple[str, list[tuple[PodSet, PodSetPlacement]]]]:
+def _groups(claim: PlacedGang) -> Iterator[tuple[str, _Group]]:
     """The name of each group with the shares of its podsets."""
-    groups: dict[tuple[str, str], list[tuple[PodSet, PodSetPlacement]]] = {}
+    groups: dict[tuple[str, str], _Group] = {}
     for podset, placed in _shares(claim):
         key = ("group", podset.group) if podset.group is not None else ("podset", podset.name)
         groups.setdefault(key, []).append((podset, placed))
@@ -241,12 +255,13 @@ def _topology(index: PlanIndex, claim: PlacedGang) -> Iterator[PlanViolation]:
     those that were added to it.
     """
     for name, members in _groups(claim):
+        placements = [placed for _, placed in members]
         required = {
             podset.topology.level
             for podset, placed in members
             if podset.topology is not None
             and podset.topology.mode is TopologyMode.REQUIRED
-            and index.counts(claim, placed, podset.topology.level)
+            and index.counts(claim, placed, placements, podset.topology.level)
         }
         for level in sorted(level for level in required if level is not None):
             stay, come = _domains(index, claim, members, level)
@@ -260,10 +275,11 @@ def _slices(index: PlanIndex, claim: PlacedGang) -> Iterator[PlanViolation]:
     """Ranks are handed out in the order of the nodes, so the domain must change only where a slice ends."""
     shares = ((members, *share) for _, members in _groups(claim) for share in members)
     for members, podset, placed in shares:
-        topologies = index.topologies_for(placed, levels_asked(p for p, _ in members))
+        topologies = _topologies(index, placed, members)
+        placements = [own for _, own in members]
         for layer in podset.topology.slices if podset.topology is not None else ():
             split = _split_slice(index, placed, layer, topologies)
-            if split is not None and index.counts(claim, placed, layer.level):
+            if split is not None and index.counts(claim, placed, placements, layer.level):
                 text = f"podset {podset.name}: the slice of {layer.size} pods from rank {split} is not in one {layer.level}"
                 yield PlanViolation(PlanRule.TOPOLOGY, claim.workload.uid, text)
 
@@ -284,14 +300,13 @@ def _split_slice(
 
 
 def _domains(
-    index: PlanIndex, claim: PlacedGang, members: list[tuple[PodSet, PodSetPlacement]], level: str
+    index: PlanIndex, claim: PlacedGang, members: _Group, level: str
 ) -> tuple[_Domains, _Domains]:
     """The domains of pods that stay where they are, and of pods that are placed."""
     stay: _Domains = set()
     come: _Domains = set()
-    asked = levels_asked(podset for podset, _ in members)
     for podset, placed in members:
-        topologies = index.topologies_for(placed, asked)
+        topologies = _topologies(index, placed, members)
         kept = claim.kept_slots(podset.name)
         for name, count in placed.nodes:
             domain = index.domain_of(name, level, topologies)
@@ -375,7 +390,9 @@ def _torn(index: PlanIndex, podset: PodSet, placed: PodSetPlacement) -> str | No
         return "some shares need nodes and others do not"
     required = podset.topology is not None and podset.topology.mode is TopologyMode.REQUIRED
     asked = levels_asked((podset,))
-    named = [[topology.name for topology in index.topologies_for(part, asked)] for part in parts]
+    named = [
+        [topology.name for topology in index.topologies_for(part, (), asked)] for part in parts
+    ]
     if required and any(names != named[0] for names in named):
         return f"requires one domain, but its flavors name the topologies {named}"
     return None

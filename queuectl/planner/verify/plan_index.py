@@ -198,21 +198,34 @@ class PlanIndex:
                 if amount := self.charged(podset)[resource] * share:
                     yield (queue.name, flavor, resource), amount
 
-    def topologies_for(self, placed: PodSetPlacement, levels: Iterable[str]) -> list[Topology]:
-        """The topologies of its flavors; when it has no flavor, those with all levels that its group asks for."""
+    def topologies_for(
+        self, placed: PodSetPlacement, group: Iterable[PodSetPlacement], levels: Iterable[str]
+    ) -> list[Topology]:
+        """The topologies of its flavors, otherwise of those of its group; without any flavor, those with all levels that the group asks for."""
         known = self.snapshot.config.topologies
-        flavors = self.flavors_of(placed)
+        flavors = self._flavors_for(placed, group)
         if not flavors:
             return [t for t in known.values() if set(levels) <= set(t.levels)]
         return [
             known[f.topology] for f in flavors if f.topology is not None and f.topology in known
         ]
 
-    def counts(self, claim: PlacedGang, placed: PodSetPlacement, level: str | None) -> bool:
+    def _flavors_for(
+        self, placed: PodSetPlacement, group: Iterable[PodSetPlacement]
+    ) -> list[ResourceFlavor]:
+        return self.flavors_of(placed) or [f for each in group for f in self.flavors_of(each)]
+
+    def counts(
+        self,
+        claim: PlacedGang,
+        placed: PodSetPlacement,
+        group: Iterable[PodSetPlacement],
+        level: str | None,
+    ) -> bool:
         """Whether a level that a gang names binds its placement: for one that is repaired, only while its topologies have it."""
         if claim.running is None:
             return True
-        names = {flavor.topology for flavor in self.flavors_of(placed)}
+        names = {flavor.topology for flavor in self._flavors_for(placed, group)}
         known = self.snapshot.config.topologies.items()
         return any(
             level in topology.levels for name, topology in known if not names or name in names
