@@ -41,10 +41,11 @@ class AdmissionMirror:
             self.changed |= old is None or old.limit_range != record.limit_range
 
     def put_class(self, record: RuntimeClassRecord) -> None:
-        """Keep a RuntimeClass."""
+        """Keep a RuntimeClass, unless a newer one is known."""
         old = self.runtime_classes.get(record.name)
-        self.runtime_classes[record.name] = record
-        self.changed |= old is None or old.content != record.content
+        if old is None or record.version > old.version:
+            self.runtime_classes[record.name] = record
+            self.changed |= old is None or old.content != record.content
 
     def put_namespace(self, record: NamespaceRecord) -> None:
         """Keep the nodes that a namespace selects."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.accounting import Accounting
+from queuectl.domain.admission import RuntimeClass
 from queuectl.domain.checks import (
     EXTERNAL,
     AdmissionCheck,
@@ -45,6 +46,7 @@ from queuectl.domain.records import (
     NamespaceRecord,
     NodeRecord,
     PriorityClassRecord,
+    RuntimeClassRecord,
     Unreadable,
     Upserted,
 )
@@ -238,6 +240,11 @@ class TestMirror:
         assert world.mirror.planning_changed is planned
         kept = {**world.mirror.namespaces, **world.mirror.priority_classes}["x"]
         assert kept == max(old, new, key=lambda record: record.version)
+
+    def test_an_older_runtime_class_replaces_no_newer_one(self) -> None:
+        newer = RuntimeClassRecord("x", 7, RuntimeClass("x", selector=(("pool", "a"),)))
+        world = World(records=[newer, RuntimeClassRecord("x", 6, RuntimeClass("x"))])
+        assert world.mirror.admission.runtime_classes == {"x": newer.content}
 
     @pytest.mark.parametrize(
         ("resource", "key", "record"),
