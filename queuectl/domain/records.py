@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from queuectl.domain.admission import NodeSelectors, RuntimeClass
 from queuectl.domain.devices import (
@@ -41,10 +41,13 @@ class NodeRecord:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceRecord:
-    """``selectors``: of nodes, which some plugins of the API server add to its pods. ``deleting``: no object can be created in it."""
+    """``selectors``: of nodes, which some plugins of the API server add to its pods. ``deleting``: no object can be created in it.
+
+    Records that differ only in their versions are equal.
+    """
 
     name: str
-    version: int
+    version: int = field(compare=False)
     labels: tuple[tuple[str, str], ...] = ()
     selectors: NodeSelectors = ()
     deleting: bool = False
@@ -52,10 +55,13 @@ class NamespaceRecord:
 
 @dataclass(frozen=True, slots=True)
 class PriorityClassRecord:
-    """``default``: pods that name no class get this one's value. ``preempts``: its pods can evict others."""
+    """``default``: pods that name no class get this one's value. ``preempts``: its pods can evict others.
+
+    Records that differ only in their versions are equal.
+    """
 
     name: str
-    version: int
+    version: int = field(compare=False)
     value: int
     default: bool = False
     preempts: bool = True

@@ -126,7 +126,7 @@ def _keeps(table: dict[str, _Named], record: _Named) -> bool:
     if old is not None and old.version >= record.version:
         return False
     table[record.name] = record
-    return old is None or replace(old, version=record.version) != record
+    return record != old
 
 
 def _indexes(job: JobRecord) -> tuple[bool, bool]:

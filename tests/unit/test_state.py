@@ -239,7 +239,14 @@ class TestMirror:
         world.see(new)
         assert world.mirror.planning_changed is planned
         kept = {**world.mirror.namespaces, **world.mirror.priority_classes}["x"]
-        assert kept == max(old, new, key=lambda record: record.version)
+        assert kept.version == max(old.version, new.version)
+
+    def test_another_version_of_a_namespace_leaves_its_gangs_in_the_snapshot(self) -> None:
+        world = World(ENTRY, records=[NamespaceRecord("a", 8), JOB])
+        before = world.snapshot_builder.freeze(CONFIG, 20.0, SolverLimits())
+        world.see(NamespaceRecord("a", 9))
+        after = world.snapshot_builder.freeze(CONFIG, 20.0, SolverLimits())
+        assert after.pending[0] is before.pending[0]
 
     def test_an_older_runtime_class_replaces_no_newer_one(self) -> None:
         newer = RuntimeClassRecord("x", 7, RuntimeClass("x", selector=(("pool", "a"),)))
