@@ -6,6 +6,7 @@ A node that is not known to be unhealthy is healthy: missing or old data is not 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
@@ -77,6 +78,10 @@ class NodeHealthRules:
     throttled_above: float = 0.5
     most: float = 0.2
     straggler_below: float = 0.75
+
+    def most_unhealthy(self, nodes: int) -> int:
+        """The largest number of nodes that are taken out, of so many."""
+        return max(1, int(Decimal(str(self.most)) * nodes))  # 0.29 of 100 is 28 in binary
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -281,7 +281,7 @@ class TaintedDevices:
         self.nodes: Mapping[str, tuple[Device, ...]] = {}
         if rules.mode is HealthMode.CORDON:
             self.nodes = mirror.devices.out_of_placement(mirror.fleet)
-        self._few = len(self.nodes) <= max(1, int(rules.most * len(mirror.nodes)))
+        self._few = len(self.nodes) <= rules.most_unhealthy(len(mirror.nodes))
 
     def of(self, job: JobRecord) -> dict[str, str]:
         """The evidence against devices that a job holds, by node."""

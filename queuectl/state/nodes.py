@@ -240,10 +240,9 @@ class NodeHealthTracker:
         if rules.mode is not HealthMode.CORDON:
             self._out = ()
         else:
-            most = max(1, int(rules.most * fleet))
             known = dict.fromkeys(failing)
             stay = dict.fromkeys(name for name in self._out if name in known)
-            self._out = tuple({**stay, **known})[:most]
+            self._out = tuple({**stay, **known})[: rules.most_unhealthy(fleet)]
         return self._out
 
 

@@ -240,6 +240,25 @@ def test_nodes_that_an_earlier_leader_took_out_are_the_first_within_the_limit() 
 # ---- how many, and with which effect
 
 
+@pytest.mark.parametrize(
+    ("most", "nodes", "limit"),
+    [
+        (0.29, 100, 29),
+        (0.57, 100, 57),
+        (0.07, 1000, 70),
+        (0.2, 9, 1),
+        (0.2, 10, 2),
+        (1 / 3, 9, 2),
+        (0.0, 10, 1),
+        (1e-9, 10, 1),
+        (0.5, 0, 1),
+        (1.0, 7, 7),
+    ],
+)
+def test_the_limit_is_the_exact_part_of_all_nodes(most: float, nodes: int, limit: int) -> None:
+    assert NodeHealthRules(most=most).most_unhealthy(nodes) == limit
+
+
 def test_no_more_nodes_than_the_limit_are_taken_out_and_the_first_stay_out() -> None:
     tracker, rules = NodeHealthTracker(), NodeHealthRules(most=0.2)
     assert set(tracker.judge(fleet(), [xid("n5")], rules, NOW).out) == {"n5"}
