@@ -596,6 +596,7 @@ class MetricsRecorder:
         for invariant in Invariant:  # as above
             self._violated.labels(invariant)
         self._leader = self._gauge("leader", "1 while this process leads, else 0.")
+        self._leaderships = self._counter("leaderships_total", "Leaderships of this process.")
         self._standby = self._gauge(
             "standby_ready",
             "1 while this process is a standby that follows the ledger and has planned, else 0.",
@@ -693,6 +694,7 @@ class MetricsRecorder:
 
     def leading(self, epoch: int) -> None:
         self._leader.set(1)
+        self._leaderships.inc()
         self._epoch.set(epoch)
 
     def standby_ready(self, ready: bool) -> None:

@@ -693,6 +693,7 @@ class TestCluster:
         assert (value(metrics, "leader"), value(metrics, "leader_epoch")) == (1, 7)
         metrics.following()
         assert (value(metrics, "leader"), value(metrics, "leader_epoch")) == (0, 7)
+        assert value(metrics, "leaderships_total") == 1
 
     def test_a_process_that_no_longer_leads_shows_only_the_gauges_of_each_process(self) -> None:
         metrics = busy()
