@@ -155,6 +155,8 @@ def test_a_value_without_which_all_objects_are_complete_can_be_removed(path: str
         ("tls.hosts", ["queues.example.com:8443"], ["*.example.com", "2001:db8::1", "::1"]),
         ("tls.hosts", ["192.0.2.7:8443"], ["192.0.2.7"]),
         ("queuedGpus.resources", "^a$\nb", "^a$"),
+        ("prometheusRule.runbookUrl", "https://a.example/b: c", "https://a.example:80/b?c=d"),
+        ("prometheusRule.runbookUrl", "https://a.example/{{b}}", "https://a.example/%7B"),
         *(
             (f"{group}.labels", {"app.kubernetes.io/name": "x"}, {"release": "x"})
             for group in ("dashboards", "serviceMonitor", "prometheusRule")

@@ -22,6 +22,8 @@ PathOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_PATH})?$")]
 FieldOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_FIELD})?$")]
 Name = Annotated[str, msgspec.Meta(pattern=f"^{_NAME}$", max_length=63)]
 NameOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_NAME})?$", max_length=63)]
+# Without a dash, after which the names of policies have other words.
+Plural = Annotated[str, msgspec.Meta(pattern="^[a-z][a-z0-9]*$", max_length=63)]
 Label = Annotated[str, msgspec.Meta(pattern=f"^{_LABEL}$")]
 LabelOrNone = Annotated[str, msgspec.Meta(pattern=f"^({_LABEL})?$")]
 Kind = Annotated[str, msgspec.Meta(pattern="^[A-Z][A-Za-z0-9]*$", max_length=63)]
@@ -194,7 +196,7 @@ class ChildKind(DescriptionPart, frozen=True, kw_only=True):
     kind: Kind
     group: Group
     version: Version
-    plural: Name
+    plural: Plural
 
 
 class Description(DescriptionPart, frozen=True, kw_only=True):
@@ -229,7 +231,7 @@ class Description(DescriptionPart, frozen=True, kw_only=True):
     kind: Kind
     group: Group
     version: Version
-    plural: Name
+    plural: Plural
     suspend: Path
     podsets: tuple[PodSets, ...]
     patches: Patches | None = None

@@ -13,9 +13,9 @@ from queuectl.objects.kinds.description import (
     DescriptionPart,
     GroupOrNone,
     Kind,
-    Name,
     NameOrNone,
     PathOrNone,
+    Plural,
     PodLabels,
     PodSets,
     Version,
@@ -34,7 +34,7 @@ class Created(DescriptionPart, frozen=True, kw_only=True):
         operator: the value of the chart with the account of the controller; "" = it is a part of kube-controller-manager.
     """
 
-    plural: Name
+    plural: Plural
     metadata: PathOrNone
     controller: NameOrNone = ""
     operator: str = ""
@@ -54,7 +54,7 @@ class Maker(DescriptionPart, frozen=True, kw_only=True):
     kind: Kind
     group: GroupOrNone
     version: Version
-    plural: Name
+    plural: Plural
     podsets: tuple[PodSets, ...] = ()
     job_set: PathOrNone = ""
     created: Created | None = None
