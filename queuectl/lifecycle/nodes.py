@@ -9,6 +9,7 @@ from queuectl.devices.matching import Matching, NotMatched
 from queuectl.devices.pools import effective, endures
 from queuectl.domain.containment import Boundary
 from queuectl.domain.devices import (
+    MOST_RESULTS,
     AllocatedDevice,
     ClaimSpec,
     Device,
@@ -185,17 +186,24 @@ class LostDevices:
                         yield found
 
     def _served_again(self, spec: ClaimSpec, pod: PodRecord, own: Iterable[ClaimRecord]) -> bool:
-        """Whether the node can have devices for each request, once the pod has released its own ones."""
+        """Whether the node can have devices for all requests, once the pod has released its own ones."""
         released = {held.id for record in own for held in record.content.allocated or ()}
         taken = self._taken - released
-        return all(
-            any(self._enough(option, pod.node or "", taken) for option in request.options)
-            for request in spec.requests
-        )
+        needed: list[Sequence[DeviceId]] = []
+        for request in spec.requests:
+            options = [self._needed(option, pod.node or "", taken) for option in request.options]
+            if all(option is None for option in options):
+                return False
+            if len(options) == 1:  # several can have devices that no other request needs
+                needed += options[0] or ()
+        return len(needed) <= MOST_RESULTS and _distinct(needed)
 
-    def _enough(self, option: DeviceOption, node: str, in_use: set[DeviceId]) -> bool:
+    def _needed(
+        self, option: DeviceOption, node: str, in_use: set[DeviceId]
+    ) -> list[Sequence[DeviceId]] | None:
+        """For each device that an option takes from others, the free ones that can be it. None if too few are free."""
         if option.admin:
-            return True
+            return []
         inventory = self._mirror.devices.inventory(self._mirror.fleet).nodes[node]
         selected = [inventory.devices[at] for at in self._selected(option, node)]
         free = [
@@ -204,7 +212,11 @@ class LostDevices:
             if (device.kind.shared or device.id not in in_use)
             and all(endures(option.tolerations, taint) for taint in effective(device))
         ]
-        return len(free) >= (len(selected) if option.count is None else option.count)
+        count = len(selected) if option.count is None else option.count
+        if len(free) < count:
+            return None
+        shared = any(device.kind.shared for device in free)
+        return [] if shared else [[device.id for device in free]] * count
 
     def _untolerated(self, pod: PodRecord, node: str) -> Iterator[str]:
         """The evidence against devices of a node that a pod without an allocation could use otherwise."""
@@ -250,6 +262,22 @@ class LostDevices:
             for held in record.content.allocated or ()
             if not held.admin
         }
+
+
+def _distinct(needed: Sequence[Sequence[DeviceId]]) -> bool:
+    """Whether each can have its own device: a maximum matching by augmenting paths."""
+    holders: dict[DeviceId, int] = {}
+
+    def assign(number: int, tried: set[DeviceId]) -> bool:
+        for device in needed[number]:
+            if device not in tried:
+                tried.add(device)
+                if device not in holders or assign(holders[device], tried):
+                    holders[device] = number
+                    return True
+        return False
+
+    return all(assign(number, set()) for number in range(len(needed)))
 
 
 def _text(device: DeviceId, taint: DeviceTaint) -> str:

@@ -11,7 +11,10 @@ import pytest
 from queuectl.domain.devices import (
     AllocatedDevice,
     ClaimReference,
+    ClaimSpec,
     DeviceEffect,
+    DeviceOption,
+    DeviceRequest,
     DeviceTaint,
     DeviceToleration,
 )
@@ -50,6 +53,7 @@ INFORMS = replace(TAINT, effect=DeviceEffect.NONE)
 FOR_EVER = DeviceToleration("xid", "Exists", effect=DeviceEffect.NO_EXECUTE)
 FOR_A_MINUTE = replace(FOR_EVER, seconds=60)
 EACH = DeviceToleration(operator="Exists")
+GPUS = DeviceOption("gpu")
 EVIDENCE = (
     "n1: device gpu.example.com/n1/gpu-0 has the taint xid=79:NoExecute (DeviceTaintRule broken)"
 )
@@ -201,6 +205,40 @@ def test_a_gang_stays_if_its_pods_stay_or_can_be_replaced(
     tolerations: tuple[DeviceToleration, ...], record: Any
 ) -> None:
     assert changes(world(holding(*tolerations), record), STAY) == []
+
+
+def requests(*wanted: DeviceOption | tuple[DeviceOption, ...]) -> ClaimSpec:
+    """Each with one option, or with several."""
+    options = [each if isinstance(each, tuple) else (each,) for each in wanted]
+    return ClaimSpec(tuple(DeviceRequest(f"r{n}", each) for n, each in enumerate(options)))
+
+
+@pytest.mark.parametrize(
+    ("content", "evicted"),
+    [
+        (requests(GPUS, GPUS), True),
+        (requests(replace(GPUS, count=2)), True),
+        (requests(GPUS, replace(GPUS, count=None, admin=True)), False),
+        (requests(GPUS, replace(GPUS, tolerations=(FOR_EVER,))), False),
+        (requests(replace(GPUS, tolerations=(FOR_EVER,)), GPUS), False),
+        (requests(GPUS, (GPUS, replace(GPUS, tolerations=(FOR_EVER,)))), False),
+    ],
+    ids=[
+        "two requests",
+        "one request",
+        "administration",
+        "the second tolerates the taint",
+        "the first tolerates the taint",
+        "another option",
+    ],
+)
+def test_requests_of_one_claim_need_different_devices(content: ClaimSpec, evicted: bool) -> None:
+    held = tuple(AllocatedDevice(gpu("n1", n), f"r{n}") for n in (0, 1))
+    made = claim("p1", [gpu("n1", 0)], content)
+    made = replace(made, content=replace(made.content, allocated=held))
+    others = claim("unmanaged", [gpu("n1", n) for n in range(2, 8)])
+    given = world(made, others, taint_rule(pool="n1", device="gpu-0"))
+    assert bool(changes(given, STAY)) is evicted
 
 
 @pytest.mark.parametrize("taint", [TAINT, CLOSED])
