@@ -15,7 +15,7 @@ from queuectl.cli.reads import Document, list_items
 from queuectl.cluster.client import Api, document_in
 from queuectl.cluster.review import KUEUE_MANAGER, active_kueue, allowed
 from queuectl.domain.errors import ObjectGone, WriteConflict, WriteRefused
-from queuectl.domain.jobs import PriorAdmission, PriorAdmissions
+from queuectl.domain.jobs import OwnerKey, PriorAdmission, PriorAdmissions
 from queuectl.domain.words import counted
 from queuectl.handover.gangs import Adopted, Fate, HandoverObjects, Queued, Stopped, fates
 from queuectl.handover.scope import KueueScope
@@ -81,12 +81,12 @@ class HandOver:
 
     Attributes:
         fates: of the jobs.
-        earlier: the Workloads that exist, by the uid of their owner.
+        earlier: the Workloads that exist, by their owner.
         warnings: sentences about objects of Kueue that were passed over.
     """
 
     fates: tuple[Fate, ...]
-    earlier: Mapping[str, tuple[Document, ...]]
+    earlier: Mapping[OwnerKey, tuple[Document, ...]]
     warnings: tuple[str, ...]
 
 
@@ -193,20 +193,21 @@ async def read_hand_over(api: Api, namespaces: Collection[str] = ()) -> HandOver
         scope=scope,
     )
     chosen = [one for one in fates(cluster) if not namespaces or one.owner.namespace in namespaces]
-    owned = defaultdict(list)
+    owned = defaultdict[OwnerKey, list[Document]](list)
     for workload in workloads:
         for owner in workload["metadata"].get("ownerReferences") or ():
             if owner.get("controller"):
-                owned[str(owner.get("uid"))].append(workload)
+                key = OwnerKey(str(owner.get("kind")), _key(workload)[0], str(owner.get("uid")))
+                owned[key].append(workload)
     names = {_key(one): one for one in workloads}
     found = tuple(_unless_taken(fate, names) for fate in chosen)
     for fate in found:
         if fate.owner.kind == POD_GROUP and isinstance(fate, Adopted):
             earlier = names.get(_key(fate.workload))
-            owned[fate.owner.uid] = [] if earlier is None else [earlier]
+            owned[OwnerKey.of(fate.owner)] = [] if earlier is None else [earlier]
     return HandOver(
         found,
-        {uid: tuple(own) for uid, own in owned.items()},
+        {owner: tuple(own) for owner, own in owned.items()},
         (*warnings, *more),
     )
 
@@ -325,7 +326,7 @@ async def write_each(
                 raise CommandFailed(again, Exit.CONFLICT)
             checked = time.monotonic()
         try:
-            await _write(api, fate, planned.earlier.get(fate.owner.uid, ()))
+            await _write(api, fate, planned.earlier.get(OwnerKey.of(fate.owner), ()))
         except ObjectGone:
             yield fate, "it was deleted in the meantime"
         except (WriteConflict, WriteRefused) as error:

@@ -417,10 +417,14 @@ class PriorAdmission:
 
 
 class PriorAdmissions:
-    """The admissions by a Kueue that ran before. Each is of the job in its namespace whose kind and uid it names."""
+    """The admissions by a Kueue that ran before. Each is of the job in its namespace whose kind and uid it names.
+
+    Of several of a job, the last one counts.
+    """
 
     def __init__(self, admissions: Iterable[PriorAdmission] = ()) -> None:
-        self._by_owner = {OwnerKey.of(one): one for one in admissions}
+        by_time = sorted(admissions, key=lambda one: one.admitted_at or 0.0)
+        self._by_owner = {OwnerKey.of(one): one for one in by_time}
 
     def of(self, job: JobRecord) -> PriorAdmission | None:
         """The part about its current attempt; None without an admission."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from queuectl.demo import scenario as m
 from queuectl.demo.scenario import PodSetManifest
 from queuectl.domain.fleet import HOSTNAME, Node
-from queuectl.domain.jobs import PriorAdmission, PriorAdmissions, PriorPodSet
+from queuectl.domain.jobs import JobRecord, PriorAdmission, PriorAdmissions, PriorPodSet
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueConfig
 from queuectl.handover.gangs import Adopted, Fate, HandoverObjects, Queued, Stopped, fates
@@ -152,6 +153,20 @@ def test_the_earlier_admission_counts_for_the_pods_that_kueue_started() -> None:
     )
     workload = adopted(by_kueue).workload
     assert _charged(workload) == ("spot", "1970-01-01T00:16:40Z")
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_of_several_workloads_of_a_job_the_one_that_was_admitted_last_counts(
+    *, backwards: bool
+) -> None:
+    last = earlier_admission("spot")
+    first = replace(last, admitted_at=1.0)
+    listed = [last, first, replace(last, admitted_at=None, podsets={})]
+    record = JobRecord(
+        kind="Job", namespace=SPACE, name="train", uid=UID, version=1, created_at=0, queue="a"
+    )
+    prior = PriorAdmissions(reversed(listed) if backwards else listed)
+    assert prior.of(record) == last
 
 
 def test_the_earlier_admission_does_not_count_for_pods_that_queuectl_started_since() -> None:

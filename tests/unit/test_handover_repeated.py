@@ -242,6 +242,17 @@ def test_a_workload_of_another_job_with_the_same_name_is_never_changed() -> None
         assert api.objects[place] == before
 
 
+def test_a_workload_in_another_namespace_with_the_uid_of_a_job_is_not_changed() -> None:
+    api = cluster_api()
+    owner = {"kind": "Job", "name": "second", "uid": f"{UID}-second", "controller": True}
+    meta = {"name": "copied", "namespace": "elsewhere", "ownerReferences": [owner]}
+    place = f"{WORKLOADS.replace(SPACE, 'elsewhere')}/copied"
+    api.put(place, {"metadata": meta})
+    before = deepcopy(api.objects[place])
+    assert set(asyncio.run(hand_over(api)).values()) == {""}
+    assert api.objects.get(place) == before
+
+
 def test_jobs_that_kueue_does_not_manage_are_named() -> None:
     """No controller would remove the finalizers of Kueue from their pods and Workloads."""
     head = "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\n"
