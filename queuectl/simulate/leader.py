@@ -216,12 +216,18 @@ class SimulatedLeader:
         self._take_in(changes)
         return changes, again
 
-    def change_node(self, event: NodeEvent) -> list[str]:
-        """A node fails, recovers or changes. Returns the uids of the gangs with pods on it."""
+    def change_node(self, event: NodeEvent) -> list[Entry]:
+        """A node fails, recovers or changes. Returns the gangs with pods on it, also during the notice of an eviction."""
         old = self._mirror.nodes[event.node]
         changed = replace(event.record or old.node, ready=event.up)
         self._show(Upserted(NodeRecord(changed, old.version + 1, old.conditions, old.cordoned)))
-        return [e.uid for e in self.ledger.entries(State.RUNNING) if _is_on(e, event.node)]
+        holding = self.ledger.entries(State.RUNNING, State.EVICTING)
+        return [entry for entry in holding if event.node in _nodes_of(entry)]
+
+    def continues(self, entry: Entry) -> bool:
+        """Whether all nodes of a gang are up, and it is not being evicted."""
+        up = all(self._mirror.nodes[name].node.ready for name in _nodes_of(entry))
+        return up and entry.state is State.RUNNING
 
     def _show(self, delta: Delta) -> None:
         mirror = self._mirror
@@ -327,9 +333,9 @@ def _waits_to_reclaim(refusal: Refusal) -> bool:
     return refusal.reasons[0].code is Code.WAITING_TO_RECLAIM
 
 
-def _is_on(entry: Entry, node: str) -> bool:
+def _nodes_of(entry: Entry) -> set[str]:
     placed = entry.placement.podsets if entry.placement is not None else ()
-    return any(name == node for podset in placed for name, _ in podset.nodes)
+    return {name for podset in placed for name, _ in podset.nodes}
 
 
 def _first(times: Iterable[float | None]) -> float | None:

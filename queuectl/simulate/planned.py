@@ -59,7 +59,7 @@ class Planned:
         self._of(run.job).ended(run)
 
     def node_changed(self, event: NodeEvent) -> None:
-        """The gangs with pods on a failed node stop until the planner has repaired or evicted them."""
+        """The gangs with pods on a failed node stop until it recovers, or the planner has repaired or evicted them."""
         for part in self._of_node.get(event.node, ()):
             part.node_changed(event)
 
@@ -142,11 +142,15 @@ class _Part:
         self._note_event()
 
     def node_changed(self, event: NodeEvent) -> None:
-        for uid in self._leader.change_node(event):
+        for entry in self._leader.change_node(event):
+            uid = entry.uid
             if not event.up:
                 self._world.interrupt(self._runs[uid])
                 self._leader.idle_gangs.stopped(uid)
                 self._stalled.add(uid)
+            elif uid in self._stalled and self._leader.continues(entry):
+                self._stalled.discard(uid)
+                self._start(entry, self._runs[uid])
         self._changed = True
         self._note_event()
 

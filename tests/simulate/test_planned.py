@@ -11,6 +11,13 @@ from queuectl.simulate.report import document
 from queuectl.simulate.simulation import Order, PlacementRule
 from tests.simulate.cases import SLICE, outcome, setting, trace, waits
 
+NOTICE = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "Configuration",
+    "metadata": {"name": "default"},
+    "queuectl": {"evictionGrace": "30s"},
+}
+
 
 def planned(*args: object, order: Order | None = None, **more: object) -> PolicyOutcome:
     return outcome(setting(*args, **more), PlacementRule.PLANNER, order)  # type: ignore[arg-type]
@@ -74,6 +81,25 @@ def test_a_gang_without_a_node_to_move_to_is_evicted_and_waits_for_the_node() ->
     found = planned({"a": 1}, jobs, events="10,a-000,down\n15,a-000,up\n")
     assert (found.total.evictions, found.total.lost) == (1, 2 * 8)
     assert (waits(found), found.total.makespan) == ([5], 27)
+
+
+def test_a_gang_on_a_failed_node_does_no_work_until_its_notice_is_over() -> None:
+    """Its notice begins at 10 s and ends at 40 s. The node fails at 20 s and recovers at 30 s."""
+    jobs = trace("0,50,1,8,a,0", "10,5,1,8,a,1", more="priority")
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    events = "20,a-000,down\n30,a-000,up\n"
+    found = planned({"a": 1}, jobs, preemption=preemption, events=events, more=[NOTICE])
+    assert found.total.lost == 20 * 8
+    assert (waits(found), found.total.makespan) == ([25, 30], 95)
+
+
+def test_a_gang_continues_if_its_node_recovers_before_others_have_left_for_its_lost_pods() -> None:
+    jobs = trace("0,50,1,8,a,1", "0,90,1,8,a,0", more="priority")
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    events = "20,a-000,down\n25,a-000,up\n"
+    found = planned({"a": 2}, jobs, preemption=preemption, events=events, more=[NOTICE])
+    assert found.runs[0].lost == 20 * 8
+    assert found.runs[0].finished_at == 75
 
 
 def test_a_limit_ends_a_job_before_its_work_is_done() -> None:
