@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,7 +13,7 @@ from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reservations import AdvanceReservation
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
-from queuectl.simulate.trace import TraceJob
+from queuectl.simulate.trace import NodeEvent, TraceJob
 
 # ---- Parts
 
@@ -26,16 +26,18 @@ class Part:
     snapshot: Snapshot
 
 
-def parts(snapshot: Snapshot) -> list[Part]:
+def parts(snapshot: Snapshot, events: Iterable[NodeEvent] = ()) -> list[Part]:
     """ClusterQueues are in one part if they have a common cohort, node, Budget or Reservation.
 
-    With fairness by past use there is one part.
+    With fairness by past use there is one part. A node also counts with the labels that it gets in one of the ``events``.
     """
     config = snapshot.config
-    nodes = {name: _nodes(queue, snapshot) for name, queue in sorted(config.cluster_queues.items())}
+    changed = (event.record for event in events if event.record is not None)
+    shown = (*snapshot.fleet.nodes, *changed)
+    nodes = {n: _nodes(queue, config, shown) for n, queue in sorted(config.cluster_queues.items())}
     if config.rules.usage_fairness is not None:
         return [Part(frozenset(nodes), snapshot)]
-    reserved = {r.name: _reservable(r, snapshot) for r in config.reservations.values()}
+    reserved = {r.name: _reservable(r, config, shown) for r in config.reservations.values()}
     leader_of: dict[
         str, str
     ] = {}  # of each thing that queues can share, the first queue that has it
@@ -53,18 +55,17 @@ def parts(snapshot: Snapshot) -> list[Part]:
 
 def _shared(
     queue: ClusterQueue,
-    nodes: Sequence[Node],
-    reserved: Mapping[str, Sequence[Node]],
+    nodes: Set[str],
+    reserved: Mapping[str, Set[str]],
     config: QueueConfig,
 ) -> Iterator[str]:
     """Names of what other queues can also have."""
-    here = {node.name for node in nodes}
-    yield from (f"node {name}" for name in sorted(here))
+    yield from (f"node {name}" for name in sorted(nodes))
     if (root := config.root_cohort(queue)) is not None:
         yield f"cohort {root}"
     yield from (f"Budget {b.name}" for b in config.budgets.values() if _spends(b, queue, config))
     for name, among in reserved.items():
-        if any(node.name in here for node in among):
+        if nodes & among:
             yield f"Reservation {name}"
 
 
@@ -82,43 +83,45 @@ def _spends(budget: Budget, queue: ClusterQueue, config: QueueConfig) -> bool:
             return True
 
 
-def _nodes(queue: ClusterQueue, snapshot: Snapshot) -> list[Node]:
-    """The nodes of all its flavors."""
+def _nodes(queue: ClusterQueue, config: QueueConfig, shown: Sequence[Node]) -> Set[str]:
+    """The names of the nodes of all its flavors."""
     labels = [
-        snapshot.config.flavors[quotas.flavor].node_labels
+        config.flavors[quotas.flavor].node_labels
         for group in queue.groups
         for quotas in group.flavors
-        if quotas.flavor in snapshot.config.flavors
+        if quotas.flavor in config.flavors
     ]
-    return [node for node in snapshot.fleet.nodes if any(map(node.has_labels, labels))]
+    return {node.name for node in shown if any(map(node.has_labels, labels))}
 
 
-def _reservable(reservation: AdvanceReservation, snapshot: Snapshot) -> list[Node]:
-    """The nodes on which a Reservation can keep capacity."""
+def _reservable(
+    reservation: AdvanceReservation, config: QueueConfig, shown: Sequence[Node]
+) -> Set[str]:
+    """The names of the nodes on which a Reservation can keep capacity."""
     capacity = reservation.capacity
     if capacity is None:
-        return [node for node in snapshot.fleet.nodes if node.name in reservation.nodes]
-    flavor = snapshot.config.flavors.get(capacity.flavor or "")
+        return {node.name for node in shown if node.name in reservation.nodes}
+    flavor = config.flavors.get(capacity.flavor or "")
     labels = (*capacity.node_labels, *(flavor.node_labels if flavor is not None else ()))
-    return [node for node in snapshot.fleet.nodes if node.has_labels(labels)]
+    return {node.name for node in shown if node.has_labels(labels)}
 
 
 def _part(
     queues: frozenset[str],
     snapshot: Snapshot,
-    nodes: Mapping[str, Sequence[Node]],
-    reserved: Mapping[str, Sequence[Node]],
+    nodes: Mapping[str, Set[str]],
+    reserved: Mapping[str, Set[str]],
 ) -> Part:
     """A part with its nodes, and all nodes of its Reservations."""
     config = snapshot.config
     own = [config.cluster_queues[name] for name in sorted(queues)]
-    mine = {node.name: node for queue in own for node in nodes[queue.name]}
+    mine = frozenset[str]().union(*(nodes[queue.name] for queue in own))
     advance = {
         name: reservation
         for name, reservation in config.reservations.items()
-        if any(node.name in mine for node in reserved[name])
+        if mine & reserved[name]
     }
-    mine |= {node.name: node for name in advance for node in reserved[name]}
+    mine = mine.union(*(reserved[name] for name in advance))
     budgets = {
         n: b for n, b in config.budgets.items() if any(_spends(b, queue, config) for queue in own)
     }
@@ -129,7 +132,7 @@ def _part(
         budgets=budgets,
         reservations=advance,
     )
-    fleet = Fleet(tuple(sorted(mine.values(), key=lambda node: node.name)))
+    fleet = Fleet(tuple(snapshot.fleet.by_name[name] for name in sorted(mine)))
     return Part(queues, replace(snapshot, config=narrowed, fleet=fleet))
 
 

@@ -37,7 +37,7 @@ class Planned:
         self._parts: dict[str, _Part] = {}  # by ClusterQueue
         self._of_node: dict[str, list[_Part]] = {}
         self._touched: dict[int, _Part] = {}  # something has changed there
-        for number, part in enumerate(parts(setting.snapshot)):
+        for number, part in enumerate(parts(setting.snapshot, setting.events)):
             planner = _Part(number, part.snapshot, setting, world, policy, self._touched)
             self._parts |= dict.fromkeys(part.queues, planner)
             for node in part.snapshot.fleet.nodes:

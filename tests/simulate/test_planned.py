@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 
 import pytest
 
+from queuectl.domain.fleet import Fleet
 from queuectl.simulate.outcomes import PolicyOutcome
 from queuectl.simulate.report import document
 from queuectl.simulate.simulation import Order, PlacementRule
+from queuectl.simulate.trace import NodeEvent
 from tests.simulate.cases import SLICE, outcome, setting, trace, waits
 
 NOTICE = {
@@ -100,6 +103,17 @@ def test_a_gang_continues_if_its_node_recovers_before_others_have_left_for_its_l
     found = planned({"a": 2}, jobs, preemption=preemption, events=events, more=[NOTICE])
     assert found.runs[0].lost == 20 * 8
     assert found.runs[0].finished_at == 75
+
+
+def test_a_node_takes_gangs_of_a_flavor_once_it_has_its_labels() -> None:
+    """The node has no labels of the flavor until 10 s, as before a controller has found its GPUs."""
+    given = setting({"a": 2}, trace("0,20,1,8,a", "0,20,1,8,a"))
+    first, second = given.snapshot.fleet.nodes
+    fleet = Fleet((first, replace(second, labels={})))
+    event = NodeEvent(10.0, second.name, up=True, record=second)
+    late = replace(given, snapshot=replace(given.snapshot, fleet=fleet), events=(event,))
+    found = outcome(late, PlacementRule.PLANNER)
+    assert waits(found) == [0, 10]
 
 
 def test_a_limit_ends_a_job_before_its_work_is_done() -> None:

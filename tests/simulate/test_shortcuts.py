@@ -59,7 +59,7 @@ def test_independent_queues_are_planned_as_if_they_were_together(
     given = crowded(3)
     apart = outcome(given, PlacementRule.PLANNER, Order.BEST_EFFORT_FIFO)
 
-    def whole(snapshot: Snapshot) -> list[Part]:
+    def whole(snapshot: Snapshot, _: object) -> list[Part]:
         return [Part(frozenset(snapshot.config.cluster_queues), snapshot)]
 
     monkeypatch.setattr(planned, "parts", whole)
