@@ -83,6 +83,8 @@ def whatif_command(
 ) -> None:
     """Show which gangs would start, wait or be evicted after all given changes together. Nothing is changed.
 
+    You need the right to create plans in all namespaces.
+
     The exit code is 4 if a job of the files would wait.
     """
     documents = read_objects(files or ())

@@ -234,3 +234,19 @@ def test_a_dry_run_of_a_deletion_needs_the_right_to_delete(
         )
     assert (result.code, shows in result.out + result.err) == (code, True), result
     assert ("cohort/new would be deleted" in result.out) == (code == 0)
+
+
+def test_a_what_if_of_a_namespaced_viewer_names_the_missing_right(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    needed = str(Right("create", "plans"))
+    (tmp_path / "token").write_text("some")
+    monkeypatch.setenv("QUEUECTL_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    access = people()
+    access.know("some", "ann", Right("create", "plans", "team-a"))
+    with serving(MemoryStore(), authenticated=AuthenticationLayer(access)) as address:
+        refused = queuectl_with(monkeypatch, capsys, "whatif", "--drain", "n0", "--server", address)
+    assert (refused.code, f"ann may not {needed}" in refused.err) == (5, True), refused
+    help_text = queuectl_with(monkeypatch, capsys, "whatif", "--help").out
+    assert "right to create plans in all namespaces" in " ".join(help_text.split())
