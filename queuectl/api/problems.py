@@ -106,6 +106,12 @@ def not_known_yet() -> ApiProblem:
     return ApiProblem(ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)})
 
 
+def configuration_unreadable() -> ApiProblem:
+    """For a stored configuration that this process cannot read. Only the log names the document: it can be of another team."""
+    detail = "this process cannot read the configuration; its log has the reason"
+    return ApiProblem(ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)})
+
+
 def wrong_parameter(field: str, reason: str, detail: str | None = None) -> ApiProblem:
     """For an invalid parameter, or an invalid member of a small body. ``detail`` is the sentence, if the reason is not one."""
     errors = [{"field": field, "reason": reason}]

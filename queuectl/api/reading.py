@@ -16,7 +16,7 @@ import orjson
 import structlog
 import yaml
 
-from queuectl.api.problems import RETRY_SECONDS, ApiProblem, ProblemType
+from queuectl.api.problems import ApiProblem, ProblemType, configuration_unreadable
 from queuectl.db.ports import ApiStore
 from queuectl.domain.errors import BadInput
 from queuectl.domain.queries import ConfigChanges
@@ -54,10 +54,7 @@ class CurrentConfiguration:
                 await asyncio.to_thread(self._follow, changes)
                 self._revision = changes.revision
             if self._config is None:
-                detail = "this process cannot read the configuration; its log has the reason"
-                raise ApiProblem(
-                    ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)}
-                )
+                raise configuration_unreadable()
             return self._config
 
     def _follow(self, changes: ConfigChanges) -> None:

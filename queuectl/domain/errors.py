@@ -13,6 +13,7 @@ QueuectlError
 │   ├── StaleSnapshot          rows changed since the snapshot: reload before planning again
 │   │   └── StaleConfiguration the configuration did: drop the plan, read the configuration, plan again
 │   ├── Conflict               a configuration document is not at the version named (If-Match)
+│   ├── UnreadableConfiguration  a stored configuration document is invalid; the message names document and field
 │   └── NotFound               no such configuration document
 └── ClusterError
     ├── ClusterUnavailable     no answer, or 5xx: the write may or may not have happened
@@ -117,6 +118,10 @@ class Conflict(StoreError):
 
 class TooManyCommands(StoreError):
     """The number of commands of one workload that wait is at its limit."""
+
+
+class UnreadableConfiguration(StoreError):
+    """A stored configuration document is invalid: another release wrote it, or it was changed in the database."""
 
 
 class NotFound(StoreError):

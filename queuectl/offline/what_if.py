@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from queuectl.domain.devices import DeviceInventory
 from queuectl.domain.diagnosis import AddNodes
-from queuectl.domain.errors import BadInput, TookTooLong
+from queuectl.domain.errors import BadInput, TookTooLong, UnreadableConfiguration
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ignored import Ignored
 from queuectl.domain.jobs import JobRecord
@@ -109,6 +109,7 @@ def changed(
     Raises:
         BadInput: with the change that is impossible.
         TookTooLong: it is stopped.
+        UnreadableConfiguration: a stored document is invalid.
     """
     warnings: list[str] = []
     fleet, devices = _fleet(snapshot, question)
@@ -173,7 +174,10 @@ def _config(
     catalog = Catalog()
     catalog.replace(documents)
     revision = snapshot.config.revision
-    before = set(dangling(catalog.config(revision)))
+    try:
+        before = set(dangling(catalog.config(revision)))
+    except DocumentError as error:
+        raise UnreadableConfiguration(str(error)) from error
     known = catalog.keys
     for key in question.delete:
         if key not in known:

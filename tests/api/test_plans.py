@@ -14,6 +14,7 @@ import httpx2
 import pytest
 import yaml
 from fastapi import FastAPI
+from structlog.testing import capture_logs
 
 from queuectl.api import plans
 from queuectl.api.app import create_app
@@ -87,13 +88,16 @@ def seen(*admitted: Admitted, waits: tuple[Any, ...] = (), machines: int = 4) ->
 
 
 async def app_of(snapshot: Snapshot | None) -> FastAPI:
+    return (await store_and_app(snapshot))[1]
+
+
+async def store_and_app(snapshot: Snapshot | None) -> tuple[MemoryStore, FastAPI]:
     store = MemoryStore()
     for document in DOCUMENTS:
         await store.put_config(document)
     cluster_reader = FixedClusterReader(snapshot, store)
-    return create_app(
-        store, FixedHealth(), MetricsRecorder().registry, cluster_reader=cluster_reader
-    )
+    registry = MetricsRecorder().registry
+    return store, create_app(store, FixedHealth(), registry, cluster_reader=cluster_reader)
 
 
 async def tried(snapshot: Snapshot, **asked: Any) -> dict[str, Any]:
@@ -327,7 +331,7 @@ async def test_a_body_of_another_shape_is_refused(asked: dict[str, Any]) -> None
 
 class Rights:
     async def may(self, caller: Caller, right: Right) -> bool:
-        return right.resource == "plans" or right.namespace == "default"
+        return right.resource in ("plans", "clusterqueues") or right.namespace == "default"
 
 
 async def asked_by_a_tenant(snapshot: Snapshot, **asked: Any) -> httpx2.Response:
@@ -365,6 +369,30 @@ async def test_local_queues_of_others_are_anonymous_in_warnings() -> None:
     ]
     seen_by_all = (await tried(seen(), delete=deleted))["warnings"]
     assert "LocalQueue other/research: ClusterQueue pool does not exist" in seen_by_all
+
+
+@pytest.mark.parametrize("name", ["research", "none"])
+async def test_a_deletion_shows_no_object_that_the_caller_may_not_read(name: str) -> None:
+    guess = [{"kind": "LocalQueue", "namespace": "other", "name": name}]
+    answer = await asked_by_a_tenant(seen(), delete=guess)
+    assert answer.status_code == 403, answer.text
+    needed = Right("get", "localqueues", "other", name)
+    assert answer.json()["detail"] == f"unauthenticated caller may not {needed}"
+    own = [{"kind": "LocalQueue", "namespace": "default", "name": "research"}]
+    assert (await asked_by_a_tenant(seen(), delete=own)).status_code == 200
+
+
+async def test_an_unreadable_stored_document_is_an_error_of_the_server() -> None:
+    store, app = await store_and_app(seen())
+    stored = m.cluster_queue("broken", "gpu", {"nvidia.com/gpu": "many"})
+    await store.put_config(stored)
+    with capture_logs() as logs:
+        async with talking_to(app) as client:
+            answer = await client.post("/api/v1/plans", json={"drain": ["n0"]})
+    assert answer.status_code == 503, answer.text
+    assert answer.json()["type"].endswith("/not-known-yet")
+    (line,) = (line for line in logs if line["event"] == "configuration_unreadable")
+    assert "ClusterQueue/broken" in line["error"]
 
 
 async def test_a_submitted_job_with_the_name_of_a_hidden_gang_reveals_nothing() -> None:

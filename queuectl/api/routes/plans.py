@@ -14,11 +14,18 @@ from queuectl.api.body import Bodies
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.plans import PlanBody, PlanView, named_namespaces, plan_view, with_manifests
 from queuectl.api.ports import ClusterReader
-from queuectl.api.problems import RETRY_SECONDS, ApiProblem, ProblemType, not_known_yet
-from queuectl.domain.errors import TookTooLong
+from queuectl.api.problems import (
+    RETRY_SECONDS,
+    ApiProblem,
+    ProblemType,
+    configuration_unreadable,
+    not_known_yet,
+)
+from queuectl.domain.errors import TookTooLong, UnreadableConfiguration
+from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.what_if import WhatIf
-from queuectl.objects.configuration.config_kinds import PREFIX
+from queuectl.objects.configuration.config_kinds import BY_KIND, PREFIX
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/plans"
@@ -49,6 +56,7 @@ def add_routes(
     )
     async def create_plan(request: Request) -> PlanView:
         body = await bodies.model(request, PlanBody)
+        await guard.require_all(request, _reads(body))
         if body.manifests.strip():
             given = body
             body = await bodies.work(lambda: with_manifests(given))
@@ -58,6 +66,8 @@ def add_routes(
                 if cluster_reader is not None
                 else None
             )
+        except UnreadableConfiguration as error:
+            raise configuration_unreadable() from error
         except TookTooLong as error:
             retry = {"Retry-After": str(RETRY_SECONDS)}
             raise ApiProblem(P.TOOK_TOO_LONG, str(error), retry) from error
@@ -95,6 +105,15 @@ async def _disconnected(request: Request) -> None:
     """Return when the client has disconnected. The body must have been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _reads(body: PlanBody) -> list[Right]:
+    """The rights to read the objects that a question deletes: the answer shows whether they exist."""
+    return [
+        Right("get", kind.plural, (one.namespace or "") if kind.namespaced else "", one.name)
+        for one in body.delete
+        if (kind := BY_KIND.get(one.kind)) is not None
+    ]
 
 
 def _asked(body: PlanBody) -> WhatIf:

@@ -14,7 +14,7 @@ from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
 from queuectl.devices.gpu_sizes import with_sizes
 from queuectl.domain.diagnosis import Diagnosis
-from queuectl.domain.errors import TookTooLong
+from queuectl.domain.errors import TookTooLong, UnreadableConfiguration
 from queuectl.domain.ledger import Document
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.what_if import WhatIf, WhatIfResult
@@ -60,6 +60,7 @@ class WhatIfPlanner:
 
         Raises:
             BadInput: a change is invalid.
+            UnreadableConfiguration: a stored document is invalid. The log names it.
             TookTooLong: the time of the planner was too short, or too many requests wait.
             StoreUnavailable: no response from the database.
         """
@@ -76,7 +77,11 @@ class WhatIfPlanner:
         jobs = {uid: mirror.jobs[uid] for uid in uids if uid in mirror.jobs}
         around = ReadingContext(mirror.requests(), jobs, mirror.kinds)
         work = partial(_worked_out, seen.snapshot, documents, question, around, self._cache)
-        trial = await self._throttle.work_out(work, TIMEOUT_SECONDS)
+        try:
+            trial = await self._throttle.work_out(work, TIMEOUT_SECONDS)
+        except UnreadableConfiguration as error:
+            _log.exception("configuration_unreadable", error=str(error), previous_in_force=True)
+            raise
         if trial is None:
             raise TookTooLong("the planner did not finish in time")
         return trial
