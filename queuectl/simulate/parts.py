@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -55,8 +56,8 @@ def parts(snapshot: Snapshot, events: Iterable[NodeEvent] = ()) -> list[Part]:
 
 def _shared(
     queue: ClusterQueue,
-    nodes: Set[str],
-    reserved: Mapping[str, Set[str]],
+    nodes: AbstractSet[str],
+    reserved: Mapping[str, AbstractSet[str]],
     config: QueueConfig,
 ) -> Iterator[str]:
     """Names of what other queues can also have."""
@@ -83,7 +84,7 @@ def _spends(budget: Budget, queue: ClusterQueue, config: QueueConfig) -> bool:
             return True
 
 
-def _nodes(queue: ClusterQueue, config: QueueConfig, shown: Sequence[Node]) -> Set[str]:
+def _nodes(queue: ClusterQueue, config: QueueConfig, shown: Sequence[Node]) -> AbstractSet[str]:
     """The names of the nodes of all its flavors."""
     labels = [
         config.flavors[quotas.flavor].node_labels
@@ -96,7 +97,7 @@ def _nodes(queue: ClusterQueue, config: QueueConfig, shown: Sequence[Node]) -> S
 
 def _reservable(
     reservation: AdvanceReservation, config: QueueConfig, shown: Sequence[Node]
-) -> Set[str]:
+) -> AbstractSet[str]:
     """The names of the nodes on which a Reservation can keep capacity."""
     capacity = reservation.capacity
     if capacity is None:
@@ -109,8 +110,8 @@ def _reservable(
 def _part(
     queues: frozenset[str],
     snapshot: Snapshot,
-    nodes: Mapping[str, Set[str]],
-    reserved: Mapping[str, Set[str]],
+    nodes: Mapping[str, AbstractSet[str]],
+    reserved: Mapping[str, AbstractSet[str]],
 ) -> Part:
     """A part with its nodes, and all nodes of its Reservations."""
     config = snapshot.config
