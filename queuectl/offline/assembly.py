@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Final
 
 from queuectl.domain.admission import wrong_requests
@@ -18,7 +19,8 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import NamespaceRecord, Record, ResourceQuotaRecord, Upserted
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot, SolverLimits
-from queuectl.domain.workload import PodSet
+from queuectl.domain.words import counted
+from queuectl.domain.workload import Placement, PodSet
 from queuectl.lifecycle.transitions import Dependents
 from queuectl.objects import keys
 from queuectl.objects.documents import Document
@@ -41,13 +43,16 @@ from queuectl.offline.gangs import (
 )
 from queuectl.offline.owners import Owners, Seats, Slot
 from queuectl.offline.slots import (
+    MOST_STAND_INS,
     Binding,
     FreeCapacity,
     Place,
     RunningGang,
     stand_ins,
     stated_slots,
+    unseen_slots,
     used,
+    without_slots,
 )
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -308,12 +313,32 @@ class Assembly:
             queued_at = self._now + number * _TICK if at is None else at
             entries.append(ledgers.waiting(gang, job, queued_at))
         self._assume(running, ledgers, entries)
-        for one in running:
-            placement = one.placement()
+        for one, placement in self._seated(running):
             entries.append(ledgers.running(one.gang, one.job, placement))
-            self._apply(stand_ins(one, placement))
         self._apply(self._quotas(running))
         self.state.load(entries)
+
+    def _seated(self, running: Sequence[RunningGang]) -> Iterator[tuple[RunningGang, Placement]]:
+        """Each running gang with its placement. Slots of which the input shows no pods get pods that stand in for them.
+
+        Small gangs are first, so that one with millions of such slots takes the memory of no other. These slots use nothing.
+        """
+        placed = [(one, one.placement()) for one in running]
+        unseen = {one.job.uid: unseen_slots(one, placement) for one, placement in placed}
+        pods = {uid: sum(count for *_, count in slots) for uid, slots in unseen.items()}
+        smallest_first = sorted(pods, key=pods.__getitem__)
+        totals = accumulate(pods[uid] for uid in smallest_first)
+        seated = {uid for uid, n in zip(smallest_first, totals, strict=True) if n <= MOST_STAND_INS}
+        for one, placement in placed:
+            slots = unseen[one.job.uid]
+            if one.job.uid in seated:
+                self._apply(stand_ins(one.job, slots))
+                yield one, placement
+            else:
+                missing = counted(pods[one.job.uid], "pod")
+                text = f"{missing} without a node in the input: they use no quota"
+                self._warn(one.gang, text)
+                yield one, without_slots(placement, slots)
 
     def _refuse_cycles(self, dependents: Dependents) -> None:
         """Refuse jobs that were not created yet and wait, directly or not, for themselves.

@@ -7,8 +7,8 @@ capacity of nodes that they can use: the choice of nodes is a guess, the sum of 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node, NodeRules
 from queuectl.domain.jobs import JobRecord, PodPhase, PodRecord
@@ -224,16 +224,22 @@ class RunningGang:
         return PodSetPlacement(podset.name, nodes, flavors, pods)
 
 
-def stand_ins(running: RunningGang, placement: Placement) -> Iterator[PodRecord]:
-    """Pods that fill slots of which the input shows no pods, so that they are not lost.
+MOST_STAND_INS: Final = 150_000
+"""Of all gangs: the pods of the largest cluster that Kubernetes supports."""
+PodSetSlot: TypeAlias = tuple[str, str, int]  # podset, node, pods
+
+
+def unseen_slots(running: RunningGang, placement: Placement) -> list[PodSetSlot]:
+    """The slots of which the input shows no pods, although pods run there.
 
     Slots on unknown nodes; and if the input has no pods of the gang, those on ready nodes that take no new pods: pods that run there
     continue to run.
     """
-    fleet, job = running.place.fleet, running.job
+    fleet = running.place.fleet
     unhealthy = running.gang.workload.unhealthy if running.gang.workload is not None else ()
     alone = all(pod.terminal for pod in running.pods)
-    podsets = {podset.name: podset for podset in job.podsets}
+    podsets = {podset.name: podset for podset in running.job.podsets}
+    slots = []
     for placed in placement.podsets if not running.gang.leaves else ():
         shape = podsets[placed.podset].shape
         for name, count in placed.by_node.items():
@@ -243,24 +249,42 @@ def stand_ins(running: RunningGang, placement: Placement) -> Iterator[PodRecord]
             closed = node is not None and node.ready and not takes
             if node is not None and {node.name, node.hostname}.intersection(unhealthy):
                 continue
-            if name != _NOWHERE and not (closed and alone):
-                continue
-            for number in range(count):
-                label = f"{placed.podset}/{name}/{number}"
-                yield PodRecord(
-                    job.namespace,
-                    f"{job.name}/{label}",
-                    f"{job.uid}/{label}",
-                    1,
-                    requests=shape.requests,
-                    owner=job.uid,
-                    owner_kind=job.kind,
-                    node=name,
-                    attempt=job.attempt,
-                    podset=placed.podset,
-                    phase=PodPhase.RUNNING,
-                    ready=True,
-                )
+            if name == _NOWHERE or (closed and alone):
+                slots.append((placed.podset, name, count))
+    return slots
+
+
+def without_slots(placement: Placement, slots: Iterable[PodSetSlot]) -> Placement:
+    """The placement without these slots."""
+    gone = {(podset, node) for podset, node, _ in slots}
+
+    def less(placed: PodSetPlacement) -> PodSetPlacement:
+        left = tuple((n, count) for n, count in placed.nodes if (placed.podset, n) not in gone)
+        return replace(placed, nodes=left, pods=sum(count for _, count in left))
+
+    return Placement(tuple(map(less, placement.podsets)))
+
+
+def stand_ins(job: JobRecord, slots: Iterable[PodSetSlot]) -> Iterator[PodRecord]:
+    """Pods that fill these slots of a job, so that they are not lost."""
+    shapes = {podset.name: podset.shape for podset in job.podsets}
+    for podset, node, count in slots:
+        for number in range(count):
+            label = f"{podset}/{node}/{number}"
+            yield PodRecord(
+                job.namespace,
+                f"{job.name}/{label}",
+                f"{job.uid}/{label}",
+                1,
+                requests=shapes[podset].requests,
+                owner=job.uid,
+                owner_kind=job.kind,
+                node=node,
+                attempt=job.attempt,
+                podset=podset,
+                phase=PodPhase.RUNNING,
+                ready=True,
+            )
 
 
 # ---- Free capacity

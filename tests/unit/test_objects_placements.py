@@ -68,6 +68,18 @@ def test_an_admission_that_names_no_domain_uses_no_node() -> None:
     assert given.warnings == (WARNING + "2 pods without a node in the input",)
 
 
+def test_a_gang_with_billions_of_pods_that_the_input_does_not_show_uses_nothing() -> None:
+    count = 2_000_000_000
+    status = admission()
+    status["admission"]["podSetAssignments"][0]["count"] = count
+    given = load(workload(count=count, status=status), workload("small", status=admission()))
+    assert (held(given), held(given, "small")) == ({}, {"(unknown node)": 2})
+    assert [gang.lost for gang in given.snapshot.admitted] == [(), ()]
+    assert given.warnings[-1] == (
+        "f.yaml: document 7 (Workload/w): 2000000000 pods without a node in the input: they use no quota"
+    )
+
+
 def test_no_pod_is_placed_on_capacity_that_others_use() -> None:
     """Stated hosts and other pods are first, at any position in the file."""
     in_r1 = {"levels": [RACK], "domains": [{"values": ["r1"], "count": 2}]}
