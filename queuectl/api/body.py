@@ -13,10 +13,16 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from queuectl.api import reading
-from queuectl.api.problems import RETRY_SECONDS, ApiProblem, ProblemType, wrong_members
+from queuectl.api.problems import (
+    RETRY_SECONDS,
+    ApiProblem,
+    ProblemType,
+    wrong_fields,
+    wrong_members,
+)
 from queuectl.api.reading import MAX_VALUES, malformed, read_json, read_yaml
 from queuectl.control.questions.throttle import PlannerThrottle
-from queuectl.domain.errors import TookTooLong, requirement
+from queuectl.domain.errors import TookTooLong
 
 JSON_TYPES: Final = ("application/json",)
 YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml")
@@ -182,9 +188,4 @@ def _modeled(body: Any, model: type[_Model]) -> _Model:
     try:
         return model.model_validate(body)
     except ValidationError as error:
-        raise wrong_members(
-            [
-                {"field": ".".join(map(str, one["loc"])), "reason": requirement(one["msg"])}
-                for one in error.errors(include_url=False, include_input=False)
-            ]
-        ) from error
+        raise wrong_fields(error.errors(include_url=False, include_input=False)) from error

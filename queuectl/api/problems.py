@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -23,8 +23,8 @@ from queuectl.domain.errors import (
     IssuerUnavailable,
     StoreUnavailable,
     TooManyReviews,
-    requirement,
 )
+from queuectl.domain.requirements import requirement
 from queuectl.objects.errors import DocumentError
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -122,6 +122,16 @@ def wrong_members(errors: list[dict[str, str]]) -> ApiProblem:
     """For invalid parameters, or members of a small body: ``field`` and ``reason`` of each error."""
     detail = "; ".join(f"{error['field']}: {error['reason']}" for error in errors)
     return ApiProblem(ProblemType.INVALID_PARAMETER, detail, errors=errors)
+
+
+def wrong_fields(errors: Iterable[Mapping[str, Any]]) -> ApiProblem:
+    """The same for errors of pydantic."""
+    return wrong_members(
+        [
+            {"field": ".".join(map(str, error["loc"])), "reason": requirement(error)}
+            for error in errors
+        ]
+    )
 
 
 def wrong_document(error: Exception) -> ApiProblem:
@@ -223,14 +233,8 @@ def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
 
 async def _validation(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    errors = [
-        {
-            "field": ".".join(str(part) for part in item["loc"][1:]),
-            "reason": requirement(item["msg"]),
-        }
-        for item in error.errors()
-    ]
-    return respond(request, wrong_members(errors))
+    below = [{**item, "loc": item["loc"][1:]} for item in error.errors()]
+    return respond(request, wrong_fields(below))
 
 
 async def _document(request: Request, error: Exception) -> JSONResponse:

@@ -21,8 +21,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from queuectl.control.listen_address import ListenAddress
 from queuectl.control.oidc_settings import OidcSettings
-from queuectl.domain.errors import BadInput, requirement
+from queuectl.domain.errors import BadInput
 from queuectl.domain.links import MOST_LINKS, LinkTemplate
+from queuectl.domain.requirements import requirement
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.words import comma_separated
 from queuectl.mig.settings import MigSettings
@@ -482,7 +483,7 @@ def read_settings(*, shadow: bool = False) -> Settings:
         return Settings(shadow=True) if shadow else Settings()
     except ValidationError as error:
         raise InvalidSettings(
-            f"{PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {requirement(problem['msg'])}"
+            f"{PREFIX}{'__'.join(map(str, problem['loc'])).upper()}: {requirement(problem)}"
             for problem in error.errors()
             if problem["type"] != "default_factory_not_called"  # a result of another error
         ) from error

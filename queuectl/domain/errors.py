@@ -33,15 +33,6 @@ LONGEST_WAIT: Final = 60.0
 """Seconds; the API server, or a proxy before it, cannot make a client wait longer."""
 
 
-def requirement(message: str) -> str:
-    """The message of a validator in the form of the other messages: ``must be …``, ``is required``."""
-    if message == "Field required":
-        return "is required"
-    text = message.removeprefix("Value error, ")
-    rest = text.removeprefix("Input should be ")
-    return text if rest == text else f"must be {rest}"
-
-
 def bounded(message: str) -> str:
     """The message of a refusal; of a longer one, the beginning, which names the field, and the end, which names the rule."""
     if len(message) <= MOST_REFUSAL:

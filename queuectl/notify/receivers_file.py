@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from queuectl.domain.errors import BadInput, requirement
+from queuectl.domain.errors import BadInput
 from queuectl.domain.notifications import LARGEST_BACKLOG, LONGEST_AGE, Audience, EventType, Mode
+from queuectl.domain.requirements import requirement
 from queuectl.notify.addresses import permitted
 from queuectl.notify.receivers import (
     Bounds,
@@ -235,10 +236,7 @@ def _read(fields: Any, place: str, folder: Path) -> Receiver:
     except ValidationError as error:
         problem = error.errors(include_input=False, include_url=False)[0]
         path = ".".join(str(part) for part in problem["loc"])
-        reason = problem["msg"]
-        if problem["type"] == "extra_forbidden":
-            reason = "unknown field"
-        raise BadInput(f"{place}: {path}: {requirement(reason)}") from None
+        raise BadInput(f"{place}: {path}: {requirement(problem)}") from None
     except InvalidReceiver as error:
         raise BadInput(f"{place}: {error}") from None
 

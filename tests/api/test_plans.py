@@ -319,14 +319,23 @@ async def test_an_impossible_change_is_named(asked: dict[str, Any], says: str) -
 
 
 @pytest.mark.parametrize(
-    "asked",
-    [{"submit": "x"}, {"drain": ["Not A Name"]}, {"add": [{"like": "n0", "count": 0}]}, {"x": 1}],
+    ("asked", "says"),
+    [
+        ({"submit": "x"}, "submit: must be a list"),
+        ({"drain": ["Not A Name"]}, "drain.0: must match the pattern ^[a-z0-9]"),
+        ({"add": [{"like": "n0", "count": 0}]}, "add.0.count: must be greater than or equal to 1"),
+        ({"add": [{"like": "n0", "count": "many"}]}, "add.0.count: must be an integer"),
+        ({"add": [1]}, "add.0: must be an object"),
+        ({"delete": [{"kind": "Cohort"}]}, "delete.0.name: is required"),
+        ({"x": 1}, "x: unknown field"),
+    ],
 )
-async def test_a_body_of_another_shape_is_refused(asked: dict[str, Any]) -> None:
+async def test_a_body_of_another_shape_is_refused(asked: dict[str, Any], says: str) -> None:
     async with talking_to(await app_of(seen())) as client:
         answer = await client.post("/api/v1/plans", json=asked)
     assert answer.status_code == 422
     assert answer.json()["type"].endswith("/invalid-parameter")
+    assert answer.json()["detail"].startswith(says)
 
 
 class Rights:

@@ -236,7 +236,7 @@ def test_the_answer_of_the_api_to_a_request_without_credentials(status: int, lev
     ("name", "text", "says"),
     [
         ("QUEUECTL_LISTN", "x", "QUEUECTL_LISTN: unknown variable; did you mean QUEUECTL_LISTEN"),
-        ("QUEUECTL_IN_FLIGHT", "many", "QUEUECTL_IN_FLIGHT: must be a valid integer"),
+        ("QUEUECTL_IN_FLIGHT", "many", "QUEUECTL_IN_FLIGHT: must be an integer"),
         ("QUEUECTL_SOLVER__WINDOW", "0", "QUEUECTL_SOLVER__WINDOW: must be greater"),
         ("QUEUECTL_SOLVER", "{", "QUEUECTL_SOLVER: '{' is not JSON"),
         ("QUEUECTL_DATABASE_URL", None, "QUEUECTL_DATABASE_URL is not set"),
@@ -416,7 +416,7 @@ def test_wrong_settings_leave_the_other_checks(
     with pytest.raises(SystemExit):
         run()
     printed = capsys.readouterr().out
-    assert "PROBLEM  settings    QUEUECTL_IN_FLIGHT: must be a valid integer" in printed
+    assert "PROBLEM  settings    QUEUECTL_IN_FLIGHT: must be an integer" in printed
     assert "PROBLEM  database    queuectl on 127.0.0.1:9" in printed
     assert "PROBLEM  cluster     no answer:" in printed
     assert "unknown  audit       not checked in the pod" in printed

@@ -70,7 +70,7 @@ def test_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, va
         (
             "QUEUECTL_SHADOW",
             "",
-            "QUEUECTL_SHADOW: must be a valid boolean, unable to interpret input",
+            "QUEUECTL_SHADOW: must be true or false",
         ),
         (
             "QUEUECTL_LISTEN",

@@ -11,9 +11,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from queuectl.api.auth.audit import record_change, record_operation
-from queuectl.api.problems import ApiProblem, ProblemType, wrong_members
+from queuectl.api.problems import ApiProblem, ProblemType, wrong_fields
 from queuectl.api.subscriptions import SubscriptionBody
-from queuectl.domain.errors import requirement
 from queuectl.domain.identity import Right
 from queuectl.domain.notifications import SELECTABLE, Mode
 from queuectl.web.configuration import form_of
@@ -99,9 +98,4 @@ def _body(form: Mapping[str, str]) -> SubscriptionBody:
     try:
         return SubscriptionBody.model_validate(fields)
     except ValidationError as error:
-        raise wrong_members(
-            [
-                {"field": ".".join(map(str, each["loc"])), "reason": requirement(each["msg"])}
-                for each in error.errors(include_url=False, include_input=False)
-            ]
-        ) from error
+        raise wrong_fields(error.errors(include_url=False, include_input=False)) from error
