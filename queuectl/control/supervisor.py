@@ -64,6 +64,7 @@ from queuectl.telemetry.tracing import SpanSink, TraceExport
 log = structlog.get_logger()
 
 PROBE_SECONDS = 2.0
+MOST_ASKED = 200  # jobs whose requests are computed without a pause: a tenth of a millisecond each
 MERGE_SECONDS = 0.1  # changes of the configuration within this time are applied together
 
 
@@ -123,10 +124,11 @@ class Supervisor:
             store, settings.holder, self.containment, clock, metrics.careful, run_child
         )
         self._relist = asyncio.Event()
-        self._mirror = Mirror.of(kinds, self.containment)
+        self._mirror = Mirror.of(kinds, self.containment, MOST_ASKED)
         self.cache = PlannerCache()
         self._missing = self._mirror.resources
         self._synced = asyncio.Event()
+        self._unfinished = asyncio.Event()  # an empty batch of the mirror is due
         self._policies: list[str] = ["admission policies: not probed yet"]
         self._protected = asyncio.Event()  # the policies have been in force
         self._lost = [
@@ -246,6 +248,7 @@ class Supervisor:
             follow_suspects = self._supervise(
                 group, "suspects", lambda: self._careful.follow(self._released)
             )
+            requests = self._supervise(group, "requests of jobs", self._finish_batches)
             memory = self._supervise(group, "memory", return_freed_memory)
             await stop.wait()
             log.info("shutdown_started")
@@ -253,7 +256,7 @@ class Supervisor:
             self._what_ifs.stop()
             if self._leading is not None:
                 await self._leading.wind_down(self._settings.shutdown_seconds)
-            for task in (lead, follow_broadcast, follow_suspects, memory, watch):
+            for task in (lead, follow_broadcast, follow_suspects, requests, memory, watch):
                 task.cancel()
 
     def _supervise(self, group: asyncio.TaskGroup, name: str, job: Job) -> asyncio.Task[None]:
@@ -296,10 +299,24 @@ class Supervisor:
             self._leading.react(touched)
         elif not self.viewer.follows:
             self._mirror.forget_marks()  # nothing reads them, and what begins later begins with all objects
+        if self._mirror.unfinished:
+            self._unfinished.set()
+
+    async def _finish_batches(self) -> None:
+        """Compute the requests of further jobs after each batch that left some, with time for other tasks in between."""
+        while True:
+            await self._unfinished.wait()
+            self._unfinished.clear()
+            self._sink(())
+            self._note_synced()
+            await asyncio.sleep(0)
 
     def _resource_synced(self, resource: str) -> None:
         self._missing.discard(resource)
-        if not self._missing:
+        self._note_synced()
+
+    def _note_synced(self) -> None:
+        if not self._missing and not self._mirror.unfinished:
             self._synced.set()
 
     async def _lead(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Final, TypeVar, assert_never
 
@@ -120,6 +120,11 @@ def _raised(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
     )
 
 
+def _requests_of(uid: str) -> str:
+    """The unit of containment in which the requests of a job are computed."""
+    return f"requests of {uid}"
+
+
 def _keeps(table: dict[str, _Named], record: _Named) -> bool:
     """Keep a record, unless a newer one is known. Returns whether it differs in more than its version."""
     old = table.get(record.name)
@@ -177,6 +182,7 @@ class Mirror:
         job_resources: Mapping[str, str],
         kinds: JobKinds = KINDS,
         containment: Containment | None = None,
+        most_asked: int | None = None,
     ) -> None:
         """Make an empty one.
 
@@ -184,7 +190,9 @@ class Mirror:
             job_resources: plural resource name -> kind, for each watched job kind.
             kinds: how they are read and written.
             containment: of the process; None = its own.
+            most_asked: jobs whose requests are computed again in one batch if an object from which they follow changes; None = all.
         """
+        self._most_asked = most_asked
         self._kinds = dict(job_resources)
         self._plurals = {kind: resource for resource, kind in job_resources.items()}
         self.kinds = kinds
@@ -211,7 +219,9 @@ class Mirror:
         self.resource_quotas: dict[str, ResourceQuotaRecord] = {}
         self._found_running: set[str] = set()
         self._admission = AdmissionMirror(self._plugins)
-        self._not_asked: set[str] = set()  # uids of jobs whose requests could not be computed
+        # Uids of jobs whose requests are to be computed again, in order, and of those for which this failed.
+        self._outdated: dict[str, None] = {}
+        self._not_asked: set[str] = set()
         self._larger = LargerPods()
         self._groups = PodGroups()
         self._parents = Parents()
@@ -233,9 +243,14 @@ class Mirror:
         self._become: dict[str, JobRecord] = {}
 
     @classmethod
-    def of(cls, kinds: JobKinds, containment: Containment | None = None) -> Mirror:
-        """A mirror of all objects of these kinds."""
-        return cls(job_resources(kinds), kinds, containment)
+    def of(
+        cls,
+        kinds: JobKinds,
+        containment: Containment | None = None,
+        most_asked: int | None = None,
+    ) -> Mirror:
+        """A mirror of all objects of these kinds; ``most_asked`` as in the constructor."""
+        return cls(job_resources(kinds), kinds, containment, most_asked)
 
     @property
     def arrays(self) -> Mapping[str, JobRecord]:
@@ -351,6 +366,7 @@ class Mirror:
         self._admission_changed()
         self._assemble_groups()
         self._devices_changed()
+        self._ask_outdated(self._most_asked)
 
     def _build_again(self, before: Iterable[Upserted]) -> None:
         """Derive everything from the records again: an error can leave a change half made.
@@ -776,34 +792,56 @@ class Mirror:
         uids = {uid for name in namespaces for uid in self._by_namespace.get(name, ())}
         if classes:
             uids.update(uid for uid, job in self.jobs.items() if names_class(job, classes))
-        self._created_differently(uids | self._not_asked)
+        self._created_differently(uids | {uid for uid in self._not_asked if not self._waits(uid)})
 
     def declare(self, plugins: frozenset[AdmissionPlugin]) -> None:
         """Apply these plugins of the API server to new pods, and no others."""
         self._plugins = plugins
         if self._admission.declare(plugins):
             self._created_differently(self.jobs.keys())
+            self._ask_outdated()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether requests of jobs are still to be computed: an empty batch continues."""
+        return bool(self._outdated)
 
     def _created_differently(self, uids: Iterable[str]) -> None:
-        """Compute the requests of these jobs again, except those whose pods exist.
+        """Note that the requests of these jobs are to be computed again."""
+        self._outdated.update(dict.fromkeys(uids))
+
+    def _ask_outdated(self, most: int | None = None) -> None:
+        """Compute the requests of outdated jobs again, except those whose pods exist.
 
         An error sets one job aside: it keeps its requests, and they are computed later.
+
+        Args:
+            most: jobs; None = all.
         """
         containment = self.containment
-        for uid in list(uids):
-            job, unit = self.jobs.get(uid), f"requests of {uid}"
+        for uid in list(islice(self._outdated, most)):
+            del self._outdated[uid]
+            job, unit = self.jobs.get(uid), _requests_of(uid)
             if job is None:
                 self._not_asked.discard(uid)
                 containment.passed(Boundary.RECORD, unit)
                 continue
             self._not_asked.add(uid)
-            if containment.waits(Boundary.RECORD, unit, job.version, job.namespace) is None:
+            if not self._waits(uid):
                 ref, version = f"{job.kind}/{job.namespace}/{job.name}", job.version
                 with containment.unit(
                     Boundary.RECORD, unit, ref, namespace=job.namespace, version=version
                 ):
                     self._ask_unless_made(job)
                     self._not_asked.discard(uid)
+
+    def _waits(self, uid: str) -> bool:
+        """Whether the requests of a job are computed later, after an error."""
+        job = self.jobs.get(uid)
+        if job is None:
+            return False
+        unit = _requests_of(uid)
+        return self.containment.waits(Boundary.RECORD, unit, job.version, job.namespace) is not None
 
     def _ask_unless_made(self, job: JobRecord) -> None:
         """Compute the requests of a job again, except of pods that exist.

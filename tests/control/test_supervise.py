@@ -16,10 +16,12 @@ from queuectl.control.questions.standby import Standby
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.errors import StoreUnavailable, WriteRefused
+from queuectl.domain.quantity import CPU
 from queuectl.domain.records import LeaderRecord
 from queuectl.domain.snapshot import Snapshot
 from tests.control.process import running, until
 from tests.control.rig import configuration, nodes
+from tests.control.test_limit_range import limit_range, silent
 from tests.control.test_pod_groups import pod
 from tests.doubles.cluster import FakeCluster
 from tests.support.stores import PostgresStore
@@ -79,6 +81,23 @@ async def test_a_process_that_waits_to_begin_keeps_nothing_of_deleted_pods(
         cluster.server.remove("pods", cluster.server.get("pods", "default", "g-1"))
         await until(lambda: uid not in mirror.pods, "the watch has shown the deletion")
         assert (mirror.moved_pods, mirror.touched, mirror.edited) == (set(), set(), set())
+
+
+async def test_a_process_continues_by_itself_to_compute_the_requests_of_many_jobs(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "MOST_ASKED", 1)
+    cluster = led_by_another()
+    async with running(database_url, cluster) as process:
+        for number in range(4):
+            cluster.submit(silent("Job", f"job-{number}", 1))
+        jobs = process._mirror.jobs
+        await until(lambda: len(jobs) == 4, "the watch has shown the jobs")
+        cluster.server.create("limitranges", limit_range(defaultRequest={"cpu": "40"}))
+        await until(
+            lambda: {job.podsets[0].shape.requests[CPU] for job in jobs.values()} == {40_000},
+            "all have the requests that the LimitRange gives them",
+        )
 
 
 async def test_a_leader_waits_for_the_end_of_a_refusal_after_kueue_is_installed(

@@ -68,6 +68,41 @@ def test_a_limit_range_concerns_the_jobs_of_its_namespace(asked: list[str]) -> N
     assert mirror.jobs["u1"].podsets[0].shape.requests["cpu"] == 3
 
 
+def test_the_jobs_of_a_large_namespace_are_asked_in_several_batches(asked: list[str]) -> None:
+    mirror = Mirror({"jobs": "Job"}, most_asked=2)
+    jobs = [replace(JOB, uid=f"u{number}", podsets=(OPEN,)) for number in range(5)]
+    mirror.apply([Upserted(job) for job in jobs])
+    settled(mirror)
+    asked.clear()
+    assert len(mirror.apply([limits("a", 1, 3)])) == 2
+    gone = next(uid for uid in mirror.jobs if uid not in asked)
+    mirror.apply([Deleted("jobs", gone, 9)])
+    while mirror.unfinished:
+        mirror.apply(())
+    assert (len(asked), gone in asked) == (4, False)
+    assert {job.podsets[0].shape.requests["cpu"] for job in mirror.jobs.values()} == {3}
+
+
+@pytest.mark.sets_aside
+def test_jobs_whose_requests_cannot_be_computed_leave_no_batch_unfinished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    mirror = Mirror({"jobs": "Job"}, most_asked=2)
+    jobs = [replace(JOB, uid=f"u{number}", podsets=(OPEN,)) for number in range(5)]
+    mirror.apply([Upserted(job) for job in jobs])
+
+    def fails(_: JobRecord, __: PodAdmission) -> JobRecord:
+        raise ArithmeticError
+
+    monkeypatch.setattr(mirror_module, "under", fails)
+    mirror.apply([limits("a", 1, 3)])
+    batches = 0
+    while mirror.unfinished:
+        mirror.apply(())
+        batches += 1
+    assert batches == 2
+
+
 def test_a_limit_range_with_the_same_values_concerns_no_job(asked: list[str]) -> None:
     mirror = observed(replace(JOB, podsets=(OPEN,)))
     mirror.apply([limits("a", 1, 3)])
