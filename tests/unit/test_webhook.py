@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import ssl
-import time
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 from starlette.testclient import TestClient
 
-from queuectl.cel.expression import EvaluationError
+from queuectl.cel.expression import CompiledExpression, EvaluationError
 from queuectl.cluster.apply import manifests, older_manifests
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
@@ -243,15 +242,24 @@ def test_a_policy_knows_the_lists_and_maps_from_which_it_makes_others() -> None:
 
 
 @pytest.mark.parametrize("number", [MOST_ENTRIES, MOST_ENTRIES + 1, 50_000])
-def test_a_list_that_is_made_to_cost_is_refused_before_it_is_evaluated(number: int) -> None:
+def test_a_list_that_is_made_to_cost_is_refused_before_it_is_evaluated(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The time of 9,000 entries is seconds, in which no thread of the process runs."""
+    evaluated = []
+    evaluate = CompiledExpression.evaluate
+
+    def counted(expression: CompiledExpression, data: Any) -> Any:
+        evaluated.append(expression)
+        return evaluate(expression, data)
+
+    monkeypatch.setattr(CompiledExpression, "evaluate", counted)
     document = deepcopy(JOB)
     pod = document["spec"]["template"]["spec"]
     pod["schedulingGates"] = [{"name": f"example.com/{n}"} for n in range(number)]
-    began = time.process_time()
     with TestClient(application(KNOWN, CollectorRegistry())) as client:
         response = client.post("/mutate/queuectl-jobs", content=review(document))
-    assert time.process_time() - began < 1.0
+    assert bool(evaluated) is (number <= MOST_ENTRIES)
     said = response.json()["response"]
     assert said["allowed"] is (number <= MOST_ENTRIES)
     if number > MOST_ENTRIES:
