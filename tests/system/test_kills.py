@@ -185,7 +185,7 @@ def test_a_lost_database_is_recovered_from_the_cluster(
         assert {pod.uid for pod in workspace.running("runs")} == before
         assert workspace.pods("held") == []
         again = recover(installation.controller, file)
-        assert (again.returncode, "has workloads" in again.stderr) == (1, True)
+        assert (again.returncode, "has workloads" in again.stderr) == (2, True)
 
 
 def claiming(name: str, namespace: str) -> Document:
