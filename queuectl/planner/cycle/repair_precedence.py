@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from weakref import WeakMethod
 
 from queuectl.domain.plan import Eviction, Proof
+from queuectl.planner.capacity.node_counts import short_nodes
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.rules import evictable
 from queuectl.planner.preempt.running import may_evict
@@ -96,7 +97,7 @@ class Repairs:
         waits = (
             isinstance(outcome, FitsAfterEviction) and cycle.waits(outcome, gang.queue) is not None
         )
-        if isinstance(outcome, Fit | FitsAfterEviction) and not waits:
+        if isinstance(outcome, Fit | FitsAfterEviction) and not waits and self._others_stand():
             self._forget(undone)
             cycle.classes.forget_refusals()
             self._undone = True
@@ -106,6 +107,19 @@ class Repairs:
             self._apply(uid, done)
         cycle.unproved |= isinstance(outcome, Unknown)
         return refuted
+
+    def _others_stand(self) -> bool:
+        """Whether all that the cycle has decided still has room and quota later, without what the victims of undone repairs would free."""
+        state, later = self._cycle.state, self._cycle.state.later
+        held = [(each.request, each.node_counts) for each in state.held.values()]
+        starts = [(each.request, each.node_counts) for each in state.admissions]
+        for request, node_counts in (*held, *starts):
+            rows = request.charges if request.queue is not None else ()
+            if any(later.quota.left(request.queue or "", row) < 0 for row in rows):
+                return False
+            if short_nodes(later.free, request.pods, node_counts).size:
+                return False
+        return True
 
     def _undoable(self, uids: list[str]) -> list[str]:
         """Of some repairs, those that can be undone together: no reservation of another gang needs their victims to leave."""
