@@ -15,14 +15,14 @@ from pydantic import Field
 from queuectl.api.access import caller_of
 from queuectl.api.auth.audit import record_change
 from queuectl.api.problems import ApiProblem, ProblemType, wrong_parameter
-from queuectl.api.schemas import View, maybe, moment
+from queuectl.api.schemas import View, maybe
 from queuectl.db.ports import ApiStore
 from queuectl.domain.budgets import BudgetScope, TopUp, WhenSpent, gpu_hours
 from queuectl.domain.errors import Conflict
 from queuectl.domain.gpus import rounded
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.spending import BudgetReport, Forecast
-from queuectl.domain.words import format_time
+from queuectl.domain.words import format_time, utc
 from queuectl.objects.configuration.config_kinds import API_VERSION
 from queuectl.objects.configuration.queue_config import read, validate
 
@@ -218,12 +218,12 @@ def status_view(forecast: Forecast, report: BudgetReport) -> BudgetStatusView:
         holder=budget.holder,
         month=balance.month.name,
         time_zone=budget.time_zone,
-        month_ends=moment(balance.month.ends),
+        month_ends=utc(balance.month.ends),
         when_spent=budget.when_spent,
         granted_gpu_hours=gpu_hours(balance.granted),
         spent_gpu_hours=gpu_hours(forecast.used),
         ledger_gpu_hours=gpu_hours(balance.spent),
-        counted_until=moment(balance.counted),
+        counted_until=utc(balance.counted),
         committed_gpu_hours=gpu_hours(forecast.committed),
         left_gpu_hours=gpu_hours(forecast.left),
         running_gpus=rounded(forecast.rate),

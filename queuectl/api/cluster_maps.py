@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from queuectl.api.access import Visible
-from queuectl.api.schemas import View, moment
+from queuectl.api.schemas import View
 from queuectl.domain.cluster_map import (
     ClusterMap,
     GangOnMap,
@@ -24,6 +24,7 @@ from queuectl.domain.mig import MigPhase, MigReconfiguration
 from queuectl.domain.quantity import CPU
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.utilization import UseState
+from queuectl.domain.words import utc
 from queuectl.reports.node_sums import NodeGroup, NodeSum
 
 
@@ -246,7 +247,7 @@ def _mig_view(change: MigReconfiguration) -> MigReconfigurationView:
         to_config=change.target.config,
         phase=change.phase,
         active=change.phase.active,
-        since=moment(change.since),
+        since=utc(change.since),
         failures=change.failures,
     )
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
 from queuectl.api.params import NAME
-from queuectl.api.schemas import View, maybe, moment
+from queuectl.api.schemas import View, maybe
 from queuectl.domain.checks import CheckReport, CheckState, PodSetUpdate
 from queuectl.domain.commands import (
     EVICTING,
@@ -24,6 +24,7 @@ from queuectl.domain.identity import Caller
 from queuectl.domain.ledger import Entry
 from queuectl.domain.redaction import ANOTHER_TEAM, shown_uid
 from queuectl.domain.what_if import Preview
+from queuectl.domain.words import utc
 
 
 class CommandBody(View):
@@ -249,7 +250,7 @@ def command_view(command: Command, ref: str | None) -> CommandView:
         by=command.by,
         why=command.why,
         request_id=command.request_id.rpartition(" ")[2],  # a key has no space in it
-        at=moment(command.at),
+        at=utc(command.at),
         state=command.state,
         outcome=command.outcome,
     )

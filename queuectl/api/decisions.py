@@ -7,10 +7,11 @@ from datetime import datetime
 from pydantic import Field
 
 from queuectl.api.feed import EventView
-from queuectl.api.schemas import View, moment
+from queuectl.api.schemas import View
 from queuectl.domain.gpus import rounded
 from queuectl.domain.ledger import StoredDecision
 from queuectl.domain.plan import Proof
+from queuectl.domain.words import utc
 
 
 class DecisionView(View):
@@ -58,7 +59,7 @@ def decision_view(decided: StoredDecision) -> DecisionView:
     decision = decided.decision
     return DecisionView(
         id=decided.id,
-        at=moment(decision.at),
+        at=utc(decision.at),
         epoch=decided.epoch,
         cycle=decided.cycle,
         revision=decision.revision,

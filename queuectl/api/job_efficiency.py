@@ -11,7 +11,7 @@ from pydantic import Field
 
 from queuectl.api.ports import Diagnoser
 from queuectl.api.reading import CurrentConfiguration
-from queuectl.api.schemas import View, maybe, moment
+from queuectl.api.schemas import View, maybe
 from queuectl.db.ports import ApiStore
 from queuectl.domain.accounting import HOUR, UNITS, Amounts
 from queuectl.domain.gpus import rounded
@@ -19,6 +19,7 @@ from queuectl.domain.job_usage import ContainerSums, JobUsage, UsageSources
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.use_curve import UseCurve
 from queuectl.domain.utilization import GangUse
+from queuectl.domain.words import utc
 
 _DIGITS: Final = 6
 _LINES: Final = 100  # of the history, in which the last attempt is
@@ -192,7 +193,7 @@ def job_efficiency(
         nodes=sorted(nodes),
         attempts=entry.attempt,
         evictions=entry.evictions,
-        queued_at=moment(entry.queued_at),
+        queued_at=utc(entry.queued_at),
         finished_at=maybe(entry.finished_at),
         elapsed_seconds=round(elapsed, 3),
         as_of=maybe(usage.as_of),
@@ -309,8 +310,8 @@ def _gpu_hours(total: Amounts, lost: float) -> GpuHoursView:
 def _points(curve: UseCurve) -> list[UtilizationPointView]:
     return [
         UtilizationPointView(
-            since=moment(point.start),
-            until=moment(point.end),
+            since=utc(point.start),
+            until=utc(point.end),
             gpus=round(point.held, 2),
             utilization=round(point.utilization, 4) if point.utilization is not None else None,
             measured=round(point.measured, 4),

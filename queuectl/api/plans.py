@@ -27,7 +27,6 @@ from queuectl.api.schemas import (
     ReasonView,
     SuggestedFixView,
     View,
-    moment,
 )
 from queuectl.api.views import obstacle_view, placement_view, reason_view, suggested_fix_view
 from queuectl.domain.diagnosis import Diagnosis
@@ -37,6 +36,7 @@ from queuectl.domain.reasons import Reason
 from queuectl.domain.redaction import ANOTHER_TEAM, namespaces_in
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.what_if import WhatIfResult
+from queuectl.domain.words import utc
 from queuectl.domain.workload import Placement, Workload
 from queuectl.objects.configuration.queue_config import is_config
 from queuectl.objects.documents import documents_of
@@ -213,7 +213,7 @@ def plan_view(trial: WhatIfResult, visible: Visible) -> PlanView:
         return [presenter.view(uid, after[uid], before.get(uid)) for uids in lists for uid in uids]
 
     return PlanView(
-        at=moment(trial.before.now),
+        at=utc(trial.before.now),
         revision=trial.before.config.revision,
         before=_counts(before, trial.before),
         after=_counts(after, trial.after),

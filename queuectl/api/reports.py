@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from queuectl.api.schemas import View, maybe, moment
+from queuectl.api.schemas import View, maybe
 from queuectl.domain.accounting import (
     HOUR,
     MILLISECONDS,
@@ -17,6 +17,7 @@ from queuectl.domain.accounting import (
     LostWorkSum,
 )
 from queuectl.domain.usage_reports import By, FleetRow, Report, ReportRow, total_of
+from queuectl.domain.words import utc
 
 
 class GroupView(View):
@@ -224,8 +225,8 @@ def waits_report(report: Report) -> WaitsReport:
 def _head(report: Report) -> dict[str, Any]:
     return {
         "by": str(report.grouping),
-        "since": moment(report.period.since),
-        "until": moment(report.period.until),
+        "since": utc(report.period.since),
+        "until": utc(report.period.until),
         "as_of": maybe(report.as_of),
     }
 
@@ -249,7 +250,7 @@ def _gpu_hours(units: int) -> float:
 def _group(row: ReportRow) -> GroupView:
     names: dict[str, Any] = dict(row.names)
     if By.HOUR in names:
-        names["hour"] = moment(int(names["hour"]))
+        names["hour"] = utc(int(names["hour"]))
     return GroupView(**names, labels=dict(row.labels) if "uid" in names else None)
 
 

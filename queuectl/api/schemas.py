@@ -24,14 +24,9 @@ from queuectl.domain.utilization import UseState
 from queuectl.domain.words import utc
 
 
-def moment(seconds: float) -> datetime:
-    """Unix seconds as a time with zone."""
-    return utc(seconds)
-
-
 def maybe(seconds: float | None) -> datetime | None:
-    """The same, or nothing."""
-    return None if seconds is None else moment(seconds)
+    """Unix seconds as a time in UTC, or nothing."""
+    return None if seconds is None else utc(seconds)
 
 
 class View(BaseModel):

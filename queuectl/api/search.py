@@ -15,12 +15,13 @@ from typing import Final
 
 from pydantic import Field
 
-from queuectl.api.schemas import View, maybe, moment
+from queuectl.api.schemas import View, maybe
 from queuectl.db.ports import ApiStore
 from queuectl.domain.gpus import rounded
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 from queuectl.domain.search import MOST_MATCHES, NEWEST_FINISHED, SearchText, WorkloadSummary
+from queuectl.domain.words import utc
 
 _FRESH_SECONDS: Final = 2.0
 
@@ -125,7 +126,7 @@ def search_result_view(search_result: SearchResult) -> SearchResultView:
                 cluster_queue=each.cluster_queue,
                 user=each.user,
                 gpus=rounded(each.gpus),
-                queued_at=moment(each.queued_at),
+                queued_at=utc(each.queued_at),
                 finished_at=maybe(each.finished_at),
             )
             for each in search_result.matches

@@ -12,11 +12,12 @@ from typing import Final, TypeVar
 
 from pydantic import Field
 
-from queuectl.api.schemas import View, maybe, moment
+from queuectl.api.schemas import View, maybe
 from queuectl.db.ports import ApiStore
 from queuectl.domain.accounting import HOUR
 from queuectl.domain.estimates import DAY
 from queuectl.domain.usage_reports import HistoryPoint, Period, QueueHour, UsageHours, points
+from queuectl.domain.words import utc
 
 LONGEST: Final = 168  # hours
 _FRESH_SECONDS: Final = 30.0  # for this long the hour that is not over is not read again
@@ -118,8 +119,8 @@ def history_view(points: tuple[HistoryPoint, ...]) -> UsageHistoryView:
         as_of=maybe(points[-1].until if points else None),
         items=[
             HistoryItem(
-                since=moment(point.since),
-                until=moment(point.until),
+                since=utc(point.since),
+                until=utc(point.until),
                 allocated_gpus=round(point.allocated, 3),
                 used_gpus=round(point.used, 3),
                 unmeasured_gpus=round(point.unmeasured, 3),

@@ -28,7 +28,6 @@ from queuectl.api.schemas import (
     UseView,
     WorkloadView,
     maybe,
-    moment,
 )
 from queuectl.domain.checks import CheckState
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
@@ -41,7 +40,7 @@ from queuectl.domain.reasons import MADE_ROOM, Code, Reason
 from queuectl.domain.redaction import shown_uid
 from queuectl.domain.snapshot import NO_END, CapacityLease
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, utc
 from queuectl.domain.workload import Placement
 
 # ---- Views
@@ -91,8 +90,8 @@ def workload_view(
         pods=entry.pods,
         attempt=entry.attempt,
         evictions=entry.evictions,
-        queued_at=moment(entry.queued_at),
-        since=moment(entry.since),
+        queued_at=utc(entry.queued_at),
+        since=utc(entry.since),
         started_at=maybe(entry.started_at),
         ready_at=maybe(entry.ready_at),
         finished_at=maybe(entry.finished_at),
@@ -116,7 +115,7 @@ def _expected_start_view(start: ExpectedStart | None) -> ExpectedStartView | Non
     if start is None:
         return None
     return ExpectedStartView(
-        median=moment(start.median), p90=maybe(start.p90), computed_at=moment(start.computed_at)
+        median=utc(start.median), p90=maybe(start.p90), computed_at=utc(start.computed_at)
     )
 
 
@@ -131,8 +130,8 @@ def use_view(entry: Entry, use: GangUse | None) -> UseView | None:
         return None
     return UseView(
         state=use.state,
-        since=moment(use.since),
-        looked_at=moment(use.at),
+        since=utc(use.since),
+        looked_at=utc(use.at),
         utilization=use.utilization,
         covered=use.covered,
         message=use.text,
@@ -192,7 +191,7 @@ def _check_views(entry: Entry) -> list[CheckView]:
         CheckView(
             name=status.name,
             state=status.state,
-            since=moment(status.since),
+            since=utc(status.since),
             message=status.message,
             due=maybe(status.due) if status.state is CheckState.PENDING else None,
             retries=entry.checks.retries.get(status.name, 0),
@@ -240,7 +239,7 @@ def _doing(entry: Entry) -> str:
         case State.EVICTING:
             return f"is being evicted and will be {_next(entry)}"
         case State.BACKOFF:
-            until = moment(entry.requeue_at or entry.since)
+            until = utc(entry.requeue_at or entry.since)
             return f"waits until {until:%Y-%m-%d %H:%M:%S} UTC before it is queued again"
         case State.DEACTIVATED:
             return "is deactivated"
@@ -273,10 +272,10 @@ def _planned_start_view(entry: Entry, awaited: Mapping[str, str]) -> PlannedStar
     if start is None or start.promised is None or entry.state is not State.PENDING:
         return None
     return PlannedStartView(
-        at=moment(start.at),
+        at=utc(start.at),
         pod_sets=_placed(start.placement),
         awaits=[
-            AwaitedView(workload=awaited.get(uid, uid), ends_at=moment(end))
+            AwaitedView(workload=awaited.get(uid, uid), ends_at=utc(end))
             for uid, end in start.awaits
         ],
         overruns=start.overruns,
@@ -319,8 +318,8 @@ def _reservation(lease: CapacityLease | None, names: Mapping[str, str]) -> Reser
     return ReservationView(
         victims=list(map(shown_uid, victims, lease.victims)),
         victim_names=victims,
-        created_at=moment(lease.created_at),
-        expires_at=moment(lease.expires_at) if lease.expires_at < NO_END else None,
+        created_at=utc(lease.created_at),
+        expires_at=utc(lease.expires_at) if lease.expires_at < NO_END else None,
     )
 
 
@@ -328,7 +327,7 @@ def history_view(line: HistoryLine) -> HistoryView:
     """One committed step."""
     return HistoryView(
         id=line.id,
-        at=moment(line.at),
+        at=utc(line.at),
         event=line.event,
         from_state=line.from_state,
         to_state=line.to_state,
@@ -408,5 +407,5 @@ def _condition(
         status="True" if holds else "False",
         reason=reason,
         message=entry.reason.message,
-        last_transition_time=moment(entry.since if at is None else at),
+        last_transition_time=utc(entry.since if at is None else at),
     )

@@ -12,9 +12,10 @@ from pydantic import Field
 from queuectl.api.access import Guard
 from queuectl.api.openapi import responses
 from queuectl.api.params import Before, Limit
-from queuectl.api.schemas import View, moment
+from queuectl.api.schemas import View
 from queuectl.db.ports import ApiStore
 from queuectl.domain.audit import AuditFilter, AuditLine, result_of, uid_of, words_of
+from queuectl.domain.words import utc
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH = f"{PREFIX}/audit"
@@ -100,7 +101,7 @@ async def workload_names(store: ApiStore, lines: Iterable[AuditLine]) -> Mapping
 def _view(line: AuditLine, names: Mapping[str, str]) -> AuditLineView:
     return AuditLineView(
         id=line.id,
-        at=moment(line.at),
+        at=utc(line.at),
         request_id=line.request_id,
         caller=line.caller,
         groups=list(line.groups),

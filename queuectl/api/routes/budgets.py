@@ -14,10 +14,10 @@ from queuectl.api.openapi import model_body, responses
 from queuectl.api.params import REQUEST_ID, DryRun, key_in_path
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType, not_known_yet
-from queuectl.api.schemas import moment
 from queuectl.db.ports import ApiStore
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.spending import BudgetReport
+from queuectl.domain.words import utc
 from queuectl.objects.configuration.config_kinds import BY_KIND, PREFIX
 
 P = ProblemType
@@ -76,10 +76,10 @@ def add_routes(
     async def report_budgets(request: Request) -> BudgetsView:
         seen = await guard.visible(request, "get", "reports", store.namespaces)
         if seen is not None and not seen:
-            return BudgetsView(at=moment(time.time()), items=[])
+            return BudgetsView(at=utc(time.time()), items=[])
         found = await known_budgets(cluster_reader)
         return BudgetsView(
-            at=moment(found.at),
+            at=utc(found.at),
             items=[status_view(one, found) for one in found.forecasts if shown(one, seen)],
         )
 

@@ -12,9 +12,10 @@ from queuectl.api.auth.audit import record_change
 from queuectl.api.body import read_small
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.api.schemas import ConfirmBody, View, moment
+from queuectl.api.schemas import ConfirmBody, View
 from queuectl.db.ports import ApiStore
 from queuectl.domain.followed import FollowedReport
+from queuectl.domain.words import utc
 from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.configuration.owners import Owner
 
@@ -115,7 +116,7 @@ def _view(owner: Owner, report: FollowedReport) -> ConfigurationOwnerView:
     deletion = report.deletion
     return ConfigurationOwnerView(
         owner=owner,
-        at=moment(report.at) if report.at else None,
+        at=utc(report.at) if report.at else None,
         sources=[
             FollowedSourceView(
                 resource=one.resource, version=one.version, objects=one.objects, fault=one.fault

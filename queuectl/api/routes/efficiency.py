@@ -14,9 +14,10 @@ from queuectl.api.openapi import responses
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType
 from queuectl.api.routes.nodes import current_map
-from queuectl.api.schemas import View, moment
+from queuectl.api.schemas import View
 from queuectl.domain.gpus import rounded
 from queuectl.domain.usage_reports import NO_GPUS, GpuParts
+from queuectl.domain.words import utc
 from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.reports.cluster_map import efficiency_of
 
@@ -84,7 +85,7 @@ def add_routes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | 
             efficiency_of, cluster_map.gangs, cluster_map.occupancies, label
         )
         return EfficiencyReport(
-            at=moment(cluster_map.at),
+            at=utc(cluster_map.at),
             by=label,
             items=[_item(value if label else None, parts) for value, parts in found.items()],
             total=_item(None, sum(found.values(), NO_GPUS)),

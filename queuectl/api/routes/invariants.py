@@ -11,8 +11,9 @@ from queuectl.api.access import Guard
 from queuectl.api.openapi import responses
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.api.schemas import View, moment
+from queuectl.api.schemas import View
 from queuectl.domain.ledger import Checked, Invariant
+from queuectl.domain.words import utc
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 PATH = f"{PREFIX}/invariants"
@@ -62,7 +63,7 @@ def add_routes(routes: APIRouter, guard: Guard, diagnoser: Diagnoser | None) -> 
 
 def _view(checked: Checked) -> CheckedView:
     return CheckedView(
-        at=moment(checked.at),
+        at=utc(checked.at),
         workloads=checked.workloads,
         pods=checked.pods,
         nodes=checked.nodes,

@@ -15,10 +15,11 @@ from queuectl.api.access import Guard
 from queuectl.api.openapi import Responses, responses
 from queuectl.api.params import Number
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.api.schemas import View, moment
+from queuectl.api.schemas import View
 from queuectl.db.ports import ApiStore
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import RefusedPlan
+from queuectl.domain.words import utc
 from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.objects.files.refused_plans import redact
 
@@ -96,7 +97,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
 def _view(plan: RefusedPlan) -> RefusedPlanView:
     return RefusedPlanView(
         id=plan.id,
-        at=moment(plan.at),
+        at=utc(plan.at),
         epoch=plan.epoch,
         cycle=plan.cycle,
         rules=list(plan.rules),

@@ -14,7 +14,8 @@ from queuectl.api.auth.authentication import PROOF, SESSION_PATH, SessionService
 from queuectl.api.body import missing, read_small
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.api.schemas import SignInBody, View, moment
+from queuectl.api.schemas import SignInBody, View
+from queuectl.domain.words import utc
 
 P = ProblemType
 _log = structlog.get_logger(source="queuectl.api")
@@ -82,7 +83,7 @@ def add_routes(routes: APIRouter, session_service: SessionService | None) -> Non
             name=session.caller.name,
             groups=list(session.caller.groups),
             authenticated=True,
-            expires_at=moment(session.until),
+            expires_at=utc(session.until),
         )
         response = JSONResponse(view.model_dump(mode="json", by_alias=True), 201)
         session_service.give(response, name, session)

@@ -14,9 +14,10 @@ from queuectl.api.access import Guard
 from queuectl.api.openapi import Responses, responses
 from queuectl.api.params import Number
 from queuectl.api.problems import ApiProblem, ProblemType
-from queuectl.api.schemas import View, moment
+from queuectl.api.schemas import View
 from queuectl.db.ports import ApiStore
 from queuectl.domain.containment import KEPT_OBJECTS, SetAsideObject
+from queuectl.domain.words import utc
 from queuectl.objects.configuration.config_kinds import PREFIX
 
 P = ProblemType
@@ -82,7 +83,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
 def _view(set_aside: SetAsideObject) -> SetAsideObjectView:
     return SetAsideObjectView(
         id=set_aside.id,
-        at=moment(set_aside.at),
+        at=utc(set_aside.at),
         epoch=set_aside.epoch,
         boundary=set_aside.boundary,
         unit=set_aside.ref,

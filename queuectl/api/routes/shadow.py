@@ -16,11 +16,12 @@ from starlette.responses import Response
 from queuectl.api.access import Guard
 from queuectl.api.openapi import Responses, responses
 from queuectl.api.routes.usage import Since, Until, period_of
-from queuectl.api.schemas import View, maybe, moment
+from queuectl.api.schemas import View, maybe
 from queuectl.db.ports import ApiStore
 from queuectl.domain.shadow import GangRecord, GangState, ShadowHistory, ShadowSums
 from queuectl.domain.shadow_trace import FigureInterval, QueueWaits, SimulatedReport
 from queuectl.domain.usage_reports import Period
+from queuectl.domain.words import utc
 from queuectl.objects.configuration.config_kinds import PREFIX
 from queuectl.shadow.report import (
     HOUR,
@@ -227,13 +228,13 @@ def shadow_view(
     """The reports as the API answers them. ``simulated``: None = it does not exist yet."""
     last = history.last
     return ShadowReportView(
-        since=moment(period.since),
-        until=moment(period.until),
+        since=utc(period.since),
+        until=utc(period.until),
         last_observation=maybe(last.at if last is not None else None),
         observed=ShadowObservedView(
             total=_sums(history.total),
             hours=[
-                ShadowHourView(hour=moment(hour), sums=_sums(sums))
+                ShadowHourView(hour=utc(hour), sums=_sums(sums))
                 for hour, sums in history.hours.items()
             ],
             gangs=[_gang(one) for one in history.gangs],
@@ -248,9 +249,9 @@ def shadow_view(
 def _simulated(report: SimulatedReport) -> ShadowSimulatedView:
     observed, mine = report.observed, report.simulated
     return ShadowSimulatedView(
-        began=moment(report.began),
-        until=moment(report.until),
-        made_at=moment(report.made_at),
+        began=utc(report.began),
+        until=utc(report.until),
+        made_at=utc(report.made_at),
         whole=report.whole,
         gangs=report.gangs,
         running_at_begin=report.running_at_begin,
@@ -324,8 +325,8 @@ def _gang(record: GangRecord) -> ShadowGangView:
         gpus=gang.gpus,
         pods=gang.pods,
         state=record.state,
-        first_seen=moment(record.first_at),
-        last_seen=moment(record.last_at),
+        first_seen=utc(record.first_at),
+        last_seen=utc(record.last_at),
         waited_hours=_hours(record.waited),
         fitted_hours=_hours(record.fitted),
         fits_since=maybe(record.fits_since),
