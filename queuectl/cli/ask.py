@@ -22,6 +22,7 @@ from queuectl.cli.client import (
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind, Workload
+from queuectl.cli.options import check_exclusive
 from queuectl.cli.render import cost_lines
 from queuectl.client.client import Client
 from queuectl.client.errors import WaitTimeout
@@ -133,8 +134,7 @@ def priority_command(
     """Set the priority of a pending or running workload, instead of the priority of its classes."""
     if (priority is None) != reset:
         raise CommandFailed("give a priority or --reset, and not both", Exit.BAD_INPUT)
-    if reset and until is not None:
-        raise CommandFailed("--until and --reset exclude each other", Exit.BAD_INPUT)
+    check_exclusive(until=until is not None, reset=reset)
     ends = None
     if until is not None:
         from queuectl.cli.times import ahead

@@ -21,6 +21,7 @@ from queuectl.cli.client import (
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit, exit_code
 from queuectl.cli.get import plural_of
+from queuectl.cli.options import files_option
 from queuectl.cli.targets import ORDER, Target, check, read_objects, refused, target_kind
 from queuectl.cli.whatif import show_other_gangs, tried
 from queuectl.client.client import Client
@@ -48,12 +49,7 @@ def delete_command(
     ] = None,
     files: Annotated[
         list[str] | None,
-        typer.Option(
-            "--filename",
-            "-f",
-            metavar="FILE",
-            help="YAML or JSON file with the objects; - reads stdin. Can be repeated.",
-        ),
+        files_option(" with the objects"),
     ] = None,
     namespace: Namespace = None,
     version: Annotated[

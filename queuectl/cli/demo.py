@@ -20,13 +20,13 @@ def demo_command(
     """
     from rich.console import Console
 
-    from queuectl.cli.errors import CommandFailed, Exit
+    from queuectl.cli.errors import CommandFailed
+    from queuectl.cli.options import check_exclusive
     from queuectl.demo import demo_run
     from queuectl.localcluster import LocalClusterError
 
     console = Console()
-    if keep and down:
-        raise CommandFailed("--keep and --down exclude each other", Exit.BAD_INPUT)
+    check_exclusive(keep=keep, down=down)
     try:
         held = demo_run.down(console) if down else demo_run.run(console, keep=keep, report=_report)
     except LocalClusterError as error:

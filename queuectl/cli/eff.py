@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_ref
 from queuectl.cli.explain import ExplanationFormat, Kind, Workload, emit_explanation
+from queuectl.cli.options import OUTPUT
 from queuectl.domain.words import counted, gpu_count
 
 if TYPE_CHECKING:
@@ -21,9 +20,7 @@ def eff_command(
     workload: Workload,
     namespace: Namespace = None,
     kind: Kind = None,
-    output: Annotated[
-        ExplanationFormat, typer.Option("--output", "-o", help="Format of the output.")
-    ] = ExplanationFormat.TEXT,
+    output: Annotated[ExplanationFormat, OUTPUT] = ExplanationFormat.TEXT,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Show what a running or finished workload used: GPUs, CPU, memory, GPU-hours, cost and nodes."""

@@ -14,6 +14,7 @@ import typer
 
 from queuectl.cli import complete, program
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
+from queuectl.cli.options import OUTPUT
 from queuectl.cli.render import age, emit_json, emit_yaml, length, overdue, until, used
 from queuectl.domain.words import counted, some
 
@@ -54,9 +55,7 @@ def explain_command(
     workload: Workload,
     namespace: Namespace = None,
     kind: Kind = None,
-    output: Annotated[
-        ExplanationFormat, typer.Option("--output", "-o", help="Format of the output.")
-    ] = ExplanationFormat.TEXT,
+    output: Annotated[ExplanationFormat, OUTPUT] = ExplanationFormat.TEXT,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Show why a workload is pending, with suggested fixes, or where it runs."""

@@ -18,6 +18,7 @@ from queuectl.cli.config import stored
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.extras import Extra
+from queuectl.cli.options import files_option
 from queuectl.cli.targets import Target, is_configuration, read_objects
 from queuectl.client.errors import ClientError
 from queuectl.devices.pools import node_devices
@@ -77,12 +78,7 @@ class _Found:
 def init_command(
     files: Annotated[
         list[str] | None,
-        typer.Option(
-            "--filename",
-            "-f",
-            metavar="FILE",
-            help="YAML or JSON file with Nodes, instead of the cluster; - reads stdin. Can be repeated.",
-        ),
+        files_option(" with Nodes, instead of the cluster"),
     ] = None,
     namespaces: Annotated[
         list[str] | None,

@@ -27,13 +27,14 @@ from queuectl.cli.columns import (
     config_columns,
 )
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.options import OUTPUT
 from queuectl.cli.render import Column, ListFormat, emit_json, emit_table, emit_yaml
 from queuectl.client.client import Client
 from queuectl.client.errors import NotPermitted, ObjectNotFound
 from queuectl.client.requests import UNFINISHED, by_cursor, newest_first, oldest_first, segment
 from queuectl.objects.configuration.config_kinds import PREFIX, ConfigKind
 
-Form = Annotated[ListFormat, typer.Option("--output", "-o", help="Format of the output.")]
+Form = Annotated[ListFormat, OUTPUT]
 NoHeaders = Annotated[
     bool, typer.Option("--no-headers", help="Print a table without the titles of its columns.")
 ]

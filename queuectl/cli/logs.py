@@ -11,6 +11,7 @@ from queuectl.cli import complete
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind, Workload
+from queuectl.cli.options import check_exclusive
 
 if TYPE_CHECKING:
     from queuectl.cli.log_pods import RankedPod
@@ -64,10 +65,8 @@ def logs_command(
 
     queuectl knows the pods and their ranks. The logs come from the API server of Kubernetes, with the rights of your kubeconfig.
     """
-    if rank is not None and all_ranks:
-        raise CommandFailed("--rank and --all-ranks exclude each other", Exit.BAD_INPUT)
-    if previous and follow:
-        raise CommandFailed("--previous and --follow exclude each other", Exit.BAD_INPUT)
+    check_exclusive(rank=rank is not None, all_ranks=all_ranks)
+    check_exclusive(previous=previous, follow=follow)
     query = _query(container, tail, since, follow=follow, previous=previous, timestamps=timestamps)
     with connect(server) as client:
         from queuectl.cli.log_pods import pod_of_rank, ranked_pods

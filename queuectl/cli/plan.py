@@ -18,6 +18,7 @@ from rich.table import Table
 
 from queuectl.cli import terminal
 from queuectl.cli.explain import unproved
+from queuectl.cli.options import OUTPUT, files_option
 from queuectl.cli.render import natural_width
 from queuectl.cli.targets import declared_kinds, ignored_lines, read_bytes, read_objects
 from queuectl.distribution import version
@@ -185,16 +186,9 @@ class PlanFormat(StrEnum):
 def plan_command(
     file: Annotated[
         list[str] | None,
-        typer.Option(
-            "--filename",
-            "-f",
-            metavar="FILE",
-            help="YAML or JSON file, or a directory of them; - reads stdin. Can be repeated.",
-        ),
+        files_option(", or a directory of them"),
     ] = None,
-    output: Annotated[
-        PlanFormat, typer.Option("-o", "--output", help="Format of the output.")
-    ] = PlanFormat.TABLE,
+    output: Annotated[PlanFormat, OUTPUT] = PlanFormat.TABLE,
     now: Annotated[
         str | None,
         typer.Option(

@@ -17,6 +17,7 @@ from rich.table import Table
 from queuectl.cli import complete, terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.options import OUTPUT
 from queuectl.cli.render import Column, cell_text, emit_json, natural_width
 from queuectl.domain.usage_reports import By, Grouping, ReportKind
 from queuectl.domain.words import percent, spreadsheet_text
@@ -65,9 +66,7 @@ def report_command(
             autocompletion=complete.namespaces,
         ),
     ] = None,
-    output: Annotated[
-        ReportFormat, typer.Option("--output", "-o", help="Format of the output.")
-    ] = ReportFormat.TABLE,
+    output: Annotated[ReportFormat, OUTPUT] = ReportFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Report sums over full hours, the efficiency of the cluster now, the Budgets in the current month, or what shadow mode observed.

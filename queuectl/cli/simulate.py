@@ -15,6 +15,7 @@ from rich.table import Table
 from queuectl.cli import terminal
 from queuectl.cli.client import DEFAULT_SERVER, Server
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.options import OUTPUT
 from queuectl.cli.render import emit_json, natural_width
 from queuectl.cli.simulation_input import (
     DurationsOption,
@@ -86,9 +87,7 @@ def simulate_command(
     ] = PlacementOption.PLANNER,
     events: Events = None,
     utilization: UtilizationFile = None,
-    output: Annotated[
-        SimulationFormat, typer.Option("-o", "--output", help="Format of the output.")
-    ] = SimulationFormat.TABLE,
+    output: Annotated[SimulationFormat, OUTPUT] = SimulationFormat.TABLE,
     seed: Annotated[
         int,
         typer.Option(

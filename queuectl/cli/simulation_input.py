@@ -13,6 +13,7 @@ import typer
 
 from queuectl.cli import terminal
 from queuectl.cli.client import connect
+from queuectl.cli.options import files_option
 from queuectl.cli.spent_budgets import ServerLedger
 from queuectl.cli.targets import ignored_lines, read_bytes, read_objects
 from queuectl.cli.times import ago
@@ -34,12 +35,7 @@ class DurationsOption(StrEnum):
 
 Files = Annotated[
     list[str] | None,
-    typer.Option(
-        "--filename",
-        "-f",
-        metavar="FILE",
-        help="YAML or JSON file with Nodes and configuration; - reads stdin. Can be repeated.",
-    ),
+    files_option(" with Nodes and configuration"),
 ]
 Trace = Annotated[str | None, typer.Option(metavar="FILE", help="Jobs as CSV, plain or gzipped.")]
 Events = Annotated[

@@ -10,6 +10,7 @@ from queuectl.cli import complete
 from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.listings import show
+from queuectl.cli.options import OUTPUT
 from queuectl.cli.render import ListFormat
 from queuectl.client.requests import segment
 from queuectl.domain.words import comma_separated
@@ -56,9 +57,7 @@ def subscribe_command(
     digest: Annotated[
         bool, typer.Option("--digest", help="Collect the events, and send them together.")
     ] = False,
-    output: Annotated[
-        ListFormat, typer.Option("--output", "-o", help="Format of the output.")
-    ] = ListFormat.TABLE,
+    output: Annotated[ListFormat, OUTPUT] = ListFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Subscribe to events. A second subscription to the same events at the same receiver replaces the first."""

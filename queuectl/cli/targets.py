@@ -15,6 +15,7 @@ import typer
 
 from queuectl.cli.client import Json, config_kind, config_path
 from queuectl.cli.errors import CommandFailed, Exit, exit_code
+from queuectl.cli.options import files_option
 from queuectl.client.errors import RequestRefused
 from queuectl.domain.errors import BadInput
 from queuectl.domain.words import counted
@@ -29,12 +30,7 @@ from queuectl.objects.kinds.declared import read_kinds
 
 Files = Annotated[
     list[str],
-    typer.Option(
-        "--filename",
-        "-f",
-        metavar="FILE",
-        help="YAML or JSON file, or a directory of them; - reads stdin. Can be repeated.",
-    ),
+    files_option(", or a directory of them"),
 ]
 ObjectNamespace = Annotated[
     str | None,

@@ -17,6 +17,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import folded, obstacle_lines, placement_lines
+from queuectl.cli.options import OUTPUT, files_option
 from queuectl.cli.render import Column, emit_json, emit_table, emit_yaml
 from queuectl.cli.targets import (
     ObjectNamespace,
@@ -46,12 +47,7 @@ class WhatIfFormat(StrEnum):
 def whatif_command(
     files: Annotated[
         list[str] | None,
-        typer.Option(
-            "--filename",
-            "-f",
-            metavar="FILE",
-            help="YAML or JSON file with jobs to submit or configuration to apply; - reads stdin. Can be repeated.",
-        ),
+        files_option(" with jobs to submit or configuration to apply"),
     ] = None,
     drain: Annotated[
         list[str] | None,
@@ -76,9 +72,7 @@ def whatif_command(
         ),
     ] = None,
     namespace: ObjectNamespace = None,
-    output: Annotated[
-        WhatIfFormat, typer.Option("--output", "-o", help="Format of the output.")
-    ] = WhatIfFormat.TABLE,
+    output: Annotated[WhatIfFormat, OUTPUT] = WhatIfFormat.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Show which gangs would start, wait or be evicted after all given changes together. Nothing is changed.

@@ -18,6 +18,7 @@ from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.errors import Exit
 from queuectl.cli.extras import Extra
+from queuectl.cli.options import OUTPUT
 from queuectl.cli.render import emit_json
 from queuectl.domain.words import counted
 from queuectl.objects.kinds import KINDS
@@ -57,9 +58,7 @@ def doctor_command(
             help="Also let the leader check all invariants of all workloads against the cluster and the database.",
         ),
     ] = False,
-    output: Annotated[
-        DoctorFormat, typer.Option("--output", "-o", help="Format of the output.")
-    ] = DoctorFormat.TEXT,
+    output: Annotated[DoctorFormat, OUTPUT] = DoctorFormat.TEXT,
     server: Annotated[
         str | None,
         typer.Option(
