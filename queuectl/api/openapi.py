@@ -58,6 +58,14 @@ _SCHEMES: Final = {
 Responses = dict[int | str, dict[str, Any]]
 
 
+BODY_PROBLEMS: Final = (
+    ProblemType.MALFORMED_BODY,
+    ProblemType.BODY_TOO_LARGE,
+    ProblemType.UNSUPPORTED_MEDIA_TYPE,
+)
+"""The problems of each operation that reads a body."""
+
+
 def responses(
     *problems: ProblemType,
     created: type[BaseModel] | None = None,

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Header, Request
 from queuectl.api.access import Guard
 from queuectl.api.body import missing, read_small
 from queuectl.api.budgets import BudgetsView, TopUpBody, TopUpView, shown, status_view, top_up
-from queuectl.api.openapi import model_body, responses
+from queuectl.api.openapi import BODY_PROBLEMS, model_body, responses
 from queuectl.api.params import REQUEST_ID, DryRun, key_in_path
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType, not_known_yet
@@ -47,11 +47,9 @@ def add_routes(
         dependencies=[guard.needs("create", "budgets/topups")],
         status_code=201,
         responses=responses(
-            P.MALFORMED_BODY,
+            *BODY_PROBLEMS,
             P.NOT_FOUND,
             P.PRECONDITION_FAILED,
-            P.BODY_TOO_LARGE,
-            P.UNSUPPORTED_MEDIA_TYPE,
             P.INVALID_DOCUMENT,
             P.REQUEST_ID_REUSED,
         ),

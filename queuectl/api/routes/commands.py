@@ -31,7 +31,7 @@ from queuectl.api.command_views import (
     PreviewView,
     command_view,
 )
-from queuectl.api.openapi import model_body, responses
+from queuectl.api.openapi import BODY_PROBLEMS, model_body, responses
 from queuectl.api.params import NAME, REQUEST_ID, WORKLOAD, After, Before, Limit, OfNamespace
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem, ProblemType
@@ -94,9 +94,7 @@ _SUMMARIES: Final = {
     Action.CHECK: "Report the state of one of its admission checks",
 }
 _PROBLEMS: Final = (
-    P.MALFORMED_BODY,
-    P.BODY_TOO_LARGE,
-    P.UNSUPPORTED_MEDIA_TYPE,
+    *BODY_PROBLEMS,
     P.NOT_FOUND,
     P.AMBIGUOUS,
     P.NOT_IN_THIS_STATE,
@@ -192,7 +190,7 @@ def _add_batch(routes: APIRouter, batches: CommandBatches, action: Action) -> No
         tags=_TAGS,
         operation_id=f"{action}Workloads",
         summary=f"The command `{action}` for at most {MOST_WORKLOADS} workloads, each with its result",
-        responses=responses(P.MALFORMED_BODY, P.BODY_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE),
+        responses=responses(*BODY_PROBLEMS),
         openapi_extra=model_body(BatchBody, required=True),
     )
 

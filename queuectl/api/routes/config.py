@@ -15,7 +15,7 @@ from starlette.responses import Response
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
 from queuectl.api.documents import Documents
-from queuectl.api.openapi import CONFIG_BODY, PATCH_BODY, responses
+from queuectl.api.openapi import BODY_PROBLEMS, CONFIG_BODY, PATCH_BODY, responses
 from queuectl.api.params import (
     DryRun,
     IfMatch,
@@ -93,11 +93,9 @@ def add_routes(
         summary=f"Create or replace one {kind.kind}",
         response_model=ConfigApplied,
         responses=responses(
-            P.MALFORMED_BODY,
+            *BODY_PROBLEMS,
             P.NOT_THE_OWNER,
             P.PRECONDITION_FAILED,
-            P.BODY_TOO_LARGE,
-            P.UNSUPPORTED_MEDIA_TYPE,
             P.INVALID_DOCUMENT,
             created=ConfigApplied,
         ),
@@ -113,12 +111,10 @@ def add_routes(
         summary=f"Change fields of one {kind.kind}",
         response_model=ConfigApplied,
         responses=responses(
-            P.MALFORMED_BODY,
+            *BODY_PROBLEMS,
             P.NOT_FOUND,
             P.NOT_THE_OWNER,
             P.PRECONDITION_FAILED,
-            P.BODY_TOO_LARGE,
-            P.UNSUPPORTED_MEDIA_TYPE,
             P.INVALID_DOCUMENT,
             P.PRECONDITION_REQUIRED,
         ),

@@ -10,7 +10,7 @@ from pydantic import Field
 from queuectl.api.access import Guard
 from queuectl.api.auth.audit import record_change
 from queuectl.api.body import read_small
-from queuectl.api.openapi import model_body, responses
+from queuectl.api.openapi import BODY_PROBLEMS, model_body, responses
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import ConfirmBody, View
 from queuectl.db.ports import ApiStore
@@ -88,9 +88,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, owner: Owner) -
         tags=["Configuration"],
         operation_id="confirmDeletion",
         summary="Confirm a deletion of more than a third of the ClusterQueues or ResourceFlavors",
-        responses=responses(
-            P.MALFORMED_BODY, P.NOT_FOUND, P.BODY_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE,
-            ),
+        responses=responses(*BODY_PROBLEMS, P.NOT_FOUND),
         openapi_extra=model_body(ConfirmBody, required=True),
     )  # fmt: skip
     async def confirm(request: Request) -> PendingDeletionView:

@@ -22,7 +22,7 @@ from queuectl.api.dry_run import (
     seen_excesses,
     write_verb,
 )
-from queuectl.api.openapi import LIST_BODY, responses
+from queuectl.api.openapi import BODY_PROBLEMS, LIST_BODY, responses
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import DryRunView
@@ -64,9 +64,7 @@ def add_routes(
         operation_id="dryRun",
         summary="The effect of applying these documents together, without a change",
         response_model=DryRunView,
-        responses=responses(
-            P.MALFORMED_BODY, P.BODY_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE, P.INVALID_DOCUMENT
-        ),
+        responses=responses(*BODY_PROBLEMS, P.INVALID_DOCUMENT),
         openapi_extra=LIST_BODY,
     )
 

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
-from queuectl.api.openapi import model_body, responses
+from queuectl.api.openapi import BODY_PROBLEMS, model_body, responses
 from queuectl.api.plans import PlanBody, PlanView, named_namespaces, plan_view, with_manifests
 from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import (
@@ -44,12 +44,10 @@ def add_routes(
         operation_id="createPlan",
         summary="A what-if plan; nothing is written",
         responses=responses(
-            P.MALFORMED_BODY,
+            *BODY_PROBLEMS,
             P.INVALID_DOCUMENT,
             P.NOT_KNOWN_YET,
             P.TOOK_TOO_LONG,
-            P.BODY_TOO_LARGE,
-            P.UNSUPPORTED_MEDIA_TYPE,
         ),
         openapi_extra=model_body(PlanBody),
         dependencies=[guard.needs("create", "plans")],

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from queuectl.api.access import Guard
 from queuectl.api.body import read_small
-from queuectl.api.openapi import model_body, responses
+from queuectl.api.openapi import BODY_PROBLEMS, model_body, responses
 from queuectl.api.params import key_in_path
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import ProblemType
@@ -73,12 +73,10 @@ def _add(routes: APIRouter, guard: Guard, kind: ConfigKind, stops: QueueStops) -
             summary=summary,
             response_model=QueueStopView,
             responses=responses(
-                P.MALFORMED_BODY,
+                *BODY_PROBLEMS,
                 P.NOT_FOUND,
                 P.NOT_THE_OWNER,
                 P.PRECONDITION_FAILED,
-                P.BODY_TOO_LARGE,
-                P.UNSUPPORTED_MEDIA_TYPE,
                 P.INVALID_DOCUMENT,
             ),
             openapi_extra=model_body(body, required=False),

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from queuectl.api.access import ANONYMOUS, caller_of
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH, SessionService
 from queuectl.api.body import missing, read_small
-from queuectl.api.openapi import model_body, responses
+from queuectl.api.openapi import BODY_PROBLEMS, model_body, responses
 from queuectl.api.problems import ApiProblem, ProblemType
 from queuectl.api.schemas import SignInBody, View
 from queuectl.domain.words import utc
@@ -58,10 +58,8 @@ def add_routes(routes: APIRouter, session_service: SessionService | None) -> Non
         response_model=CallerView,
         status_code=201,
         responses=responses(
+            *BODY_PROBLEMS,
             P.NOT_IN_THIS_STATE,
-            P.MALFORMED_BODY,
-            P.BODY_TOO_LARGE,
-            P.UNSUPPORTED_MEDIA_TYPE,
         ),
         openapi_extra=model_body(SignInBody),
     )

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from queuectl.api.access import Guard, caller_of
 from queuectl.api.auth.audit import record_change
 from queuectl.api.body import missing, read_small
-from queuectl.api.openapi import model_body, responses
+from queuectl.api.openapi import BODY_PROBLEMS, model_body, responses
 from queuectl.api.params import After, DryRun, Limit, Name, Number
 from queuectl.api.problems import ProblemType
 from queuectl.api.subscriptions import (
@@ -102,9 +102,7 @@ def add_routes(
         "`create subscriptions` in any namespace; to a namespace, in it; to a ClusterQueue, in all namespaces.",
         response_model=SubscriptionView,
         responses=responses(
-            P.MALFORMED_BODY,
-            P.BODY_TOO_LARGE,
-            P.UNSUPPORTED_MEDIA_TYPE,
+            *BODY_PROBLEMS,
             P.NOT_FOUND,
             P.NOT_IN_THIS_STATE,
         ),
