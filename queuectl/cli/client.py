@@ -33,7 +33,7 @@ Namespace = Annotated[
         "--namespace",
         "-n",
         metavar="NAME",
-        help="Namespace. Default: that of the kubeconfig's context; for a list, all namespaces.",
+        help="Namespace. Default: that of the kubeconfig's context, or of the pod without a kubeconfig; for a list, all namespaces.",
         autocompletion=complete.namespaces,
     ),
 ]

@@ -38,7 +38,7 @@ ObjectNamespace = Annotated[
         "--namespace",
         "-n",
         metavar="NAME",
-        help="Namespace of objects without one. Default: that of the kubeconfig's context.",
+        help="Namespace of objects without one. Default: that of the kubeconfig's context, or of the pod without a kubeconfig.",
     ),
 ]
 ORDER: Final = (
