@@ -148,7 +148,7 @@ def _with_balance(index: PlanIndex) -> Iterator[Any]:
     yield from check_balance(index)
 
 
-def _all_levels_count(index: PlanIndex, claim: Any, placed: Any, level: str | None) -> bool:
+def _all_levels_count(*_: Any) -> bool:
     return True
 
 
@@ -189,10 +189,11 @@ def _changed(returning: Returning) -> Iterator[Any]:
 _CHANGED: Final = Returning._changed
 
 
-def _topologies(index: PlanIndex, placed: Any, asked: Any) -> list[Any]:
+def _topologies(index: PlanIndex, placed: Any, group: Any, asked: Any) -> list[Any]:
     """Pods without a flavor are judged by all topologies."""
-    known = index.snapshot.config.topologies
-    return _TOPOLOGIES(index, placed, asked) if index.flavors_of(placed) else list(known.values())
+    if index.flavors_of(placed):
+        return _TOPOLOGIES(index, placed, group, asked)
+    return list(index.snapshot.config.topologies.values())
 
 
 _TOPOLOGIES: Final = PlanIndex.topologies_for
@@ -231,6 +232,11 @@ DEFECTS: Final[Mapping[str, Defect]] = {
         "A gang that lost a node is evicted for the repair of another one, and repaired as well.",
         ((Repairs, "_repair", _repair),),
         2,
+    ),
+    "repair-that-others-need": Defect(
+        "A repair is undone, although a reservation needs the quota that its victim would free.",
+        ((Repairs, "_others_stand", lambda *_: True),),
+        425412459,
     ),
     "held-for-checks": Defect(
         "Backfill plans a start at the end of a gang that does not run, but is held for its admission checks.",

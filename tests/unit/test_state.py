@@ -238,7 +238,7 @@ class TestMirror:
         world.mirror.planning_changed = False
         world.see(new)
         assert world.mirror.planning_changed is planned
-        kept = {**world.mirror.namespaces, **world.mirror.priority_classes}["x"]
+        kept: Any = {**world.mirror.namespaces, **world.mirror.priority_classes}["x"]
         assert kept.version == max(old.version, new.version)
 
     def test_another_version_of_a_namespace_leaves_its_gangs_in_the_snapshot(self) -> None:
