@@ -189,11 +189,10 @@ def _changed(returning: Returning) -> Iterator[Any]:
 _CHANGED: Final = Returning._changed
 
 
-def _topologies(index: PlanIndex, placed: Any, group: Any, asked: Any) -> list[Any]:
+def _topologies(index: PlanIndex, flavors: Any, asked: Any) -> list[Any]:
     """Pods without a flavor are judged by all topologies."""
-    if index.flavors_of(placed):
-        return _TOPOLOGIES(index, placed, group, asked)
-    return list(index.snapshot.config.topologies.values())
+    known = index.snapshot.config.topologies
+    return _TOPOLOGIES(index, flavors, asked) if flavors else list(known.values())
 
 
 _TOPOLOGIES: Final = PlanIndex.topologies_for

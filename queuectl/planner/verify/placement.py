@@ -58,9 +58,10 @@ def _amounts(
         if p.name == podset.name or (p.group is not None and p.group == podset.group)
     ]
     members = [p for p, _ in group]
-    levels = _levels(index, claim, placed, group)
+    flavors = _flavors_for(index, placed, group)
+    levels = _levels(index, claim, flavors, members)
     names = {name for _, own in group for name, _ in own.nodes}
-    topologies = _topologies(index, placed, group)
+    topologies = index.topologies_for(flavors, levels_asked(members))
     holding = _holding(index, topologies, levels, members, names)
     if holding == len(levels) - 1:
         return []
@@ -73,27 +74,24 @@ def _amounts(
     return [Fraction(count, max(finer, default=1)) for count in counts.values()]
 
 
+def _flavors_for(index: PlanIndex, placed: PodSetPlacement, group: _Group) -> list[ResourceFlavor]:
+    """The flavors of a podset; if it has none, those of its group, by whose topology it is placed."""
+    return index.flavors_of(placed) or [f for _, own in group for f in index.flavors_of(own)]
+
+
 def _levels(
-    index: PlanIndex, claim: PlacedGang, placed: PodSetPlacement, group: _Group
+    index: PlanIndex,
+    claim: PlacedGang,
+    flavors: Sequence[ResourceFlavor],
+    members: Sequence[PodSet],
 ) -> list[str]:
     """The levels of the topology that count for a group, coarse to fine; the node is the last."""
-    placements = [own for _, own in group]
-    asked = [
-        level
-        for level in levels_asked(podset for podset, _ in group)
-        if index.counts(claim, placed, placements, level)
-    ]
-    topologies = index.topologies_for(placed, placements, asked)
-    known = [t for t in topologies if set(asked) <= set(t.levels)]
-    if not asked and not any(map(index.flavors_of, placements)):
+    asked = [level for level in levels_asked(members) if index.counts(claim, flavors, level)]
+    known = [t for t in index.topologies_for(flavors, asked) if set(asked) <= set(t.levels)]
+    if not asked and not flavors:
         known = [t for t in known if _shows_all(index, t)]
     levels = known[0].levels if known else tuple(dict.fromkeys(asked))
     return [*(level for level in levels if level != HOSTNAME), HOSTNAME]
-
-
-def _topologies(index: PlanIndex, placed: PodSetPlacement, group: _Group) -> list[Topology]:
-    asked = levels_asked(podset for podset, _ in group)
-    return index.topologies_for(placed, [own for _, own in group], asked)
 
 
 def _shows_all(index: PlanIndex, topology: Topology) -> bool:
@@ -255,13 +253,12 @@ def _topology(index: PlanIndex, claim: PlacedGang) -> Iterator[PlanViolation]:
     those that were added to it.
     """
     for name, members in _groups(claim):
-        placements = [placed for _, placed in members]
         required = {
             podset.topology.level
             for podset, placed in members
             if podset.topology is not None
             and podset.topology.mode is TopologyMode.REQUIRED
-            and index.counts(claim, placed, placements, podset.topology.level)
+            and index.counts(claim, _flavors_for(index, placed, members), podset.topology.level)
         }
         for level in sorted(level for level in required if level is not None):
             stay, come = _domains(index, claim, members, level)
@@ -275,11 +272,11 @@ def _slices(index: PlanIndex, claim: PlacedGang) -> Iterator[PlanViolation]:
     """Ranks are handed out in the order of the nodes, so the domain must change only where a slice ends."""
     shares = ((members, *share) for _, members in _groups(claim) for share in members)
     for members, podset, placed in shares:
-        topologies = _topologies(index, placed, members)
-        placements = [own for _, own in members]
+        flavors = _flavors_for(index, placed, members)
+        topologies = index.topologies_for(flavors, levels_asked(p for p, _ in members))
         for layer in podset.topology.slices if podset.topology is not None else ():
             split = _split_slice(index, placed, layer, topologies)
-            if split is not None and index.counts(claim, placed, placements, layer.level):
+            if split is not None and index.counts(claim, flavors, layer.level):
                 text = f"podset {podset.name}: the slice of {layer.size} pods from rank {split} is not in one {layer.level}"
                 yield PlanViolation(PlanRule.TOPOLOGY, claim.workload.uid, text)
 
@@ -305,8 +302,9 @@ def _domains(
     """The domains of pods that stay where they are, and of pods that are placed."""
     stay: _Domains = set()
     come: _Domains = set()
+    asked = levels_asked(podset for podset, _ in members)
     for podset, placed in members:
-        topologies = _topologies(index, placed, members)
+        topologies = index.topologies_for(_flavors_for(index, placed, members), asked)
         kept = claim.kept_slots(podset.name)
         for name, count in placed.nodes:
             domain = index.domain_of(name, level, topologies)
@@ -391,7 +389,7 @@ def _torn(index: PlanIndex, podset: PodSet, placed: PodSetPlacement) -> str | No
     required = podset.topology is not None and podset.topology.mode is TopologyMode.REQUIRED
     asked = levels_asked((podset,))
     named = [
-        [topology.name for topology in index.topologies_for(part, (), asked)] for part in parts
+        [t.name for t in index.topologies_for(index.flavors_of(part), asked)] for part in parts
     ]
     if required and any(names != named[0] for names in named):
         return f"requires one domain, but its flavors name the topologies {named}"

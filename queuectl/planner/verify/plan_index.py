@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -199,33 +199,23 @@ class PlanIndex:
                     yield (queue.name, flavor, resource), amount
 
     def topologies_for(
-        self, placed: PodSetPlacement, group: Iterable[PodSetPlacement], levels: Iterable[str]
+        self, flavors: Sequence[ResourceFlavor], levels: Iterable[str]
     ) -> list[Topology]:
-        """The topologies of its flavors, otherwise of those of its group; without any flavor, those with all levels that the group asks for."""
+        """The topologies of some flavors; without a flavor, those with all levels that the group asks for."""
         known = self.snapshot.config.topologies
-        flavors = self._flavors_for(placed, group)
         if not flavors:
             return [t for t in known.values() if set(levels) <= set(t.levels)]
         return [
             known[f.topology] for f in flavors if f.topology is not None and f.topology in known
         ]
 
-    def _flavors_for(
-        self, placed: PodSetPlacement, group: Iterable[PodSetPlacement]
-    ) -> list[ResourceFlavor]:
-        return self.flavors_of(placed) or [f for each in group for f in self.flavors_of(each)]
-
     def counts(
-        self,
-        claim: PlacedGang,
-        placed: PodSetPlacement,
-        group: Iterable[PodSetPlacement],
-        level: str | None,
+        self, claim: PlacedGang, flavors: Iterable[ResourceFlavor], level: str | None
     ) -> bool:
         """Whether a level that a gang names binds its placement: for one that is repaired, only while its topologies have it."""
         if claim.running is None:
             return True
-        names = {flavor.topology for flavor in self._flavors_for(placed, group)}
+        names = {flavor.topology for flavor in flavors}
         known = self.snapshot.config.topologies.items()
         return any(
             level in topology.levels for name, topology in known if not names or name in names
