@@ -102,13 +102,17 @@ class ApiProblem(Exception):
 
 def not_known_yet() -> ApiProblem:
     """For a replica that has not read the whole cluster yet."""
-    detail = "this replica has not read the whole cluster yet; try again, or ask another replica"
-    return ApiProblem(ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)})
+    return _not_known(
+        "this replica has not read the whole cluster yet; try again, or ask another replica"
+    )
 
 
 def configuration_unreadable() -> ApiProblem:
     """For a stored configuration that this process cannot read. Only the log names the document: it can be of another team."""
-    detail = "this process cannot read the configuration; its log has the reason"
+    return _not_known("this process cannot read the configuration; its log has the reason")
+
+
+def _not_known(detail: str) -> ApiProblem:
     return ApiProblem(ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)})
 
 

@@ -14,7 +14,8 @@ from contextlib import ExitStack
 from weakref import WeakMethod
 
 from queuectl.domain.plan import Eviction, Proof
-from queuectl.planner.capacity.node_counts import short_nodes
+from queuectl.planner.capacity.node_counts import TentativeAdmission, short_nodes
+from queuectl.planner.capacity.state import HeldCapacity
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.preempt.rules import evictable
 from queuectl.planner.preempt.running import may_evict
@@ -111,13 +112,12 @@ class Repairs:
     def _others_stand(self) -> bool:
         """Whether all that the cycle has decided still has room and quota later, without what the victims of undone repairs would free."""
         state, later = self._cycle.state, self._cycle.state.later
-        held = [(each.request, each.node_counts) for each in state.held.values()]
-        starts = [(each.request, each.node_counts) for each in state.admissions]
-        for request, node_counts in (*held, *starts):
-            rows = request.charges if request.queue is not None else ()
-            if any(later.quota.left(request.queue or "", row) < 0 for row in rows):
+        decided: list[HeldCapacity | TentativeAdmission] = [*state.held.values(), *state.admissions]
+        for each in decided:
+            queue, rows = each.request.queue, each.request.charges
+            if queue is not None and any(later.quota.left(queue, row) < 0 for row in rows):
                 return False
-            if short_nodes(later.free, request.pods, node_counts).size:
+            if short_nodes(later.free, each.request.pods, each.node_counts).size:
                 return False
         return True
 

@@ -207,14 +207,13 @@ def delays(ref: str, at: float, longest: float, request: GangRequest) -> Reason:
     """
     until = format_time(at)
     delays = f"it would delay {ref}, which has a planned start at {until}: it fits now"
-    details: dict[str, Any] = {"behind": ref, "plannedStart": until}
     if checks := request.awaited_checks:
         text = f"{delays}, and it would hold its nodes for an unknown time, until its admission checks are ready: {', '.join(checks)}"
-        return Reason(Code.WOULD_DELAY, text, details | {"admissionChecks": list(checks)})
+        return _for_planned_start(text, ref, until, admissionChecks=list(checks))
     unknown = request.pending.workload.duration is None
     runs = "and the end of its run is unknown" if unknown else "and would still run then"
     text = f"{delays}, {runs}; a run of at most {max(0, int(longest))} s would not"
-    return Reason(Code.WOULD_DELAY, text, details | {"mostSeconds": max(0.0, longest)})
+    return _for_planned_start(text, ref, until, mostSeconds=max(0.0, longest))
 
 
 def reserving_delays(ref: str, at: float) -> Reason:
@@ -229,7 +228,7 @@ def reserving_delays(ref: str, at: float) -> Reason:
         "capacity would be reserved for it until it can start, "
         f"and this would delay {ref}, which has a planned start at {until}"
     )
-    return Reason(Code.WOULD_DELAY, text, {"behind": ref, "plannedStart": until})
+    return _for_planned_start(text, ref, until)
 
 
 def keeps_whole_node(ref: str, at: float) -> Reason:
@@ -244,7 +243,7 @@ def keeps_whole_node(ref: str, at: float) -> Reason:
         f"it fits now on a free node that {ref}, with a planned start at {until}, can need: earlier gangs like it ran longer; "
         "with a limit, it starts if it ends before"
     )
-    return Reason(Code.WOULD_DELAY, text, {"behind": ref, "plannedStart": until})
+    return _for_planned_start(text, ref, until)
 
 
 def needs_claim(ref: str, at: float) -> Reason:
@@ -256,7 +255,12 @@ def needs_claim(ref: str, at: float) -> Reason:
     """
     until = format_time(at)
     text = f"it would still use a ResourceClaim that {ref} needs at its planned start at {until}"
-    return Reason(Code.WOULD_DELAY, text, {"behind": ref, "plannedStart": until})
+    return _for_planned_start(text, ref, until)
+
+
+def _for_planned_start(text: str, ref: str, until: str, **more: Any) -> Reason:
+    """The reason of a gang that waits for a planned start, with ``more`` details."""
+    return Reason(Code.WOULD_DELAY, text, {"behind": ref, "plannedStart": until, **more})
 
 
 def length_unknown(ref: str) -> Reason:
