@@ -15,7 +15,7 @@ from queuectl.domain.fleet import HOSTNAME, Node, NodeRules
 from queuectl.domain.plan import Admission, Plan
 from queuectl.domain.queues import FlavorQuotas, QueueConfig, QueueingStrategy, ResourceGroup
 from queuectl.domain.reasons import NEVER_FITS, Code
-from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.snapshot import Pending, Snapshot, queue_of
 from queuectl.domain.workload import (
     Placement,
     PodSet,
@@ -290,11 +290,7 @@ class Quota:
 
 def charges(config: QueueConfig, workload: Workload, placement: Placement) -> Use:
     """The quota that a gang uses. A running gang uses quota of the ClusterQueue that it started in, wherever its LocalQueue leads now."""
-    queue = (
-        config.cluster_queue_of(workload.namespace, workload.queue)
-        if workload.charged_queue is None
-        else config.cluster_queues.get(workload.charged_queue)
-    )
+    queue = queue_of(workload, config)
     found: Use = defaultdict(int)
     by_name = {podset.name: podset for podset in workload.podsets}
     for placed in placement.podsets if queue is not None else ():
